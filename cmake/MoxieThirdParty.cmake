@@ -1,0 +1,13 @@
+# Libraries that the layers may use privately. All are headers only, so a user of moxie needs none of them.
+
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
+find_path(MOXIE_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+add_library(moxie_xxhash INTERFACE)
+target_include_directories(moxie_xxhash SYSTEM INTERFACE "${MOXIE_XXHASH_INCLUDE_DIR}")
+
+# The fuzz build has no OpenMP: without it the pragmas are void, and one input always takes one path.
+if(NOT MOXIE_FUZZ)
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+endif()

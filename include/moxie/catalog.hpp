@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every kernel as data: what it runs on, which layout it reads, which problems it takes, and why
+// not the others.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moxie/types.hpp"
+
+namespace moxie {
+
+// How one expert's bytes lie inside its blob.
+enum class LayoutKind : std::uint8_t {
+  linear  // each tensor row major, one after another
+};
+MOXIE_API std::string_view name_of(LayoutKind layout);
+
+// What a kernel is asked to run, as one rank sees it.
+struct KernelProblem {
+  Target target = Target::cpu;
+  BlockFormat format = BlockFormat::mxfp4;
+  ActFormat act_format = ActFormat::bf16;
+  std::uint64_t hidden = 0;
+};
+
+struct KernelEntry {
+  std::string_view name;  // its address everywhere: "cpu.portable.experts"
+  Target target = Target::cpu;
+  LayoutKind layout = LayoutKind::linear;
+  std::uint64_t inter_multiple = 1;   // local intermediate width is padded to this
+  std::uint64_t hidden_multiple = 1;  // hidden must be a multiple of this
+  std::span<const ActFormat> act_formats;
+  bool built = false;  // this binary holds its code
+};
+
+// All kernels in order of preference: the first that supports a problem is planned.
+MOXIE_API std::span<const KernelEntry> kernel_catalog();
+
+// Why `kernel` can not take `problem`; empty when it can.
+MOXIE_API std::string refusal(const KernelEntry& kernel, const KernelProblem& problem);
+
+// The machine that this process runs on.
+struct HostCpu {
+  std::string name;
+  std::vector<std::string> features;  // instruction sets that code may use, e.g. "avx2"
+  unsigned threads = 0;               // usable by this process
+};
+MOXIE_API HostCpu host_cpu();
+
+}  // namespace moxie

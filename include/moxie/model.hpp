@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checkpoint's meaning: the shapes and roles of its expert tensors, with every dialect already
+// resolved.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moxie/checkpoint.hpp"
+#include "moxie/json.hpp"
+#include "moxie/status.hpp"
+#include "moxie/types.hpp"
+
+namespace moxie {
+
+enum class Activation : std::uint8_t {
+  silu,            // silu(gate) * up
+  clamped_swiglu,  // gate clamped from above, up on both sides, then silu(gate) * up
+  oai_swiglu,      // clamped, gate * sigmoid(1.702 gate) * (up + 1)
+  situ,            // tanh-bounded gate and up
+  relu2,           // max(x, 0)^2, no gate
+  gelu_tanh        // gelu_tanh(gate) * up
+};
+MOXIE_API std::string_view name_of(Activation activation);
+
+enum class RouterKind : std::uint8_t {
+  sqrt_softplus,  // sqrt(softplus), correction bias for selection; token-id table on hash layers
+  sigmoid,        // sigmoid, correction bias for selection, optional groups
+  softmax_topk,   // softmax over all, then top-k
+  topk_softmax,   // top-k, then softmax over the chosen
+  scaled_softmax  // normalised input, softmax, top-k, per-expert scale
+};
+MOXIE_API std::string_view name_of(RouterKind router);
+
+// What config.json says about the routed experts, under the field's standard names.
+struct ModelConfig {
+  std::string model_type;    // of the text model, e.g. "deepseek_v4"
+  std::uint64_t hidden = 0;  // width that the routed experts see
+  std::uint64_t inter = 0;   // expert intermediate size, one of gate and up
+  std::uint64_t experts = 0;
+  std::uint64_t top_k = 0;
+  std::uint64_t num_layers = 0;
+  std::vector<int> moe_layers;    // layer indices with routed experts
+  std::uint64_t hash_layers = 0;  // first layers routed by token id
+  std::uint64_t vocab = 0;
+  bool gated = true;  // experts have a gate projection
+  Activation activation = Activation::silu;
+  std::optional<double> activation_limit;
+  RouterKind router = RouterKind::softmax_topk;
+  double routed_scaling = 1.0;
+  std::optional<BlockFormat> format;  // of the experts, as the config declares it
+  std::string quantization;   // the declared method, for messages: "fp8 + expert_dtype fp4",
+                              // "modelopt NVFP4", …
+  bool input_scales = false;  // the declared method stores an activation scale per projection
+};
+
+// Rows inside a stored tensor: row r starts at byte `offset + r * row_stride` of the tensor. Empty
+// when the checkpoint has no such tensor.
+struct RowsView {
+  const TensorInfo* tensor = nullptr;
+  std::uint64_t offset = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t row_bytes = 0;
+  std::uint64_t row_stride = 0;
+
+  [[nodiscard]] bool present() const { return tensor != nullptr; }
+};
+
+// One projection of one expert in canonical terms: value = E2M1(code) * scale(group) * dequant_mul.
+struct Projection {
+  RowsView codes;         // [n, k/2] packed pairs, even element in the low nibble
+  RowsView block_scales;  // [n, k/group]
+  const TensorInfo* dequant_mul =
+      nullptr;  // f32 scalar; nullptr: absent (MXFP4), which is not zero
+  const TensorInfo* act_dequant_mul = nullptr;  // f32 scalar for activations; nullptr: absent
+};
+
+enum class ProjectionKind : std::uint8_t { gate, up, down };
+MOXIE_API std::string_view name_of(ProjectionKind kind);
+
+// Gate and up are [inter, hidden], down is [hidden, inter]. Gate is empty for non-gated models.
+struct ExpertTensors {
+  Projection gate;
+  Projection up;
+  Projection down;
+
+  [[nodiscard]] const Projection& operator[](ProjectionKind kind) const {
+    return kind == ProjectionKind::gate ? gate : kind == ProjectionKind::up ? up : down;
+  }
+  [[nodiscard]] Projection& operator[](ProjectionKind kind) {
+    return kind == ProjectionKind::gate ? gate : kind == ProjectionKind::up ? up : down;
+  }
+};
+
+// The projections that a model's experts have, in canonical order.
+MOXIE_API std::vector<ProjectionKind> projections_of(const ModelConfig& config);
+
+// The routed experts of one layer. `layer` counts multi-token-prediction blocks after the last main
+// layer.
+struct LayerExperts {
+  int layer = 0;
+  std::string prefix;        // "layers.3.ffn.experts"
+  bool mtp = false;          // belongs to a multi-token-prediction block
+  std::string_view dialect;  // "deepseek-v4", "deepseek-v4-nvfp4", "modelopt"
+  BlockFormat format = BlockFormat::mxfp4;
+  std::vector<ExpertTensors> experts;  // by global expert id
+  std::vector<Finding> problems;       // what stops this layer from being read; empty when complete
+};
+
+// What `read_model` returns. Holds the checkpoint, so that tensor references stay valid.
+struct MoeModel {
+  Checkpoint checkpoint;
+  ModelConfig config;
+  std::optional<BlockFormat>
+      format;           // of the main layers: the tensors' when there are any, else the config's
+  std::string dialect;  // of the main layers; empty when there are no tensors
+  std::vector<LayerExperts>
+      layers;  // layers with at least one expert tensor or expected one, ascending
+  std::vector<Finding> findings;  // config against tensors
+
+  // The layer, complete. Errors: Error(input) with the layer's problems, or MOXIE-M011 when there
+  // is no such layer.
+  [[nodiscard]] const LayerExperts& require_layer(int layer) const;
+};
+
+// Reads what a config says. Errors: Error(input) MOXIE-M001 for an unknown family or an absent or
+// wrong field.
+MOXIE_API ModelConfig read_config(const Json& config, const Json& quant_config);
+
+// Resolves names and dialect. Headers only. Problems of single layers are recorded there;
+// Error(input) when the config is unusable or no dialect matches the expert tensors.
+MOXIE_API MoeModel read_model(const Checkpoint& checkpoint);
+
+// The value of a stored f32 scalar. Error(input) MOXIE-M007 unless finite and greater than zero.
+MOXIE_API float read_scalar(const Checkpoint& checkpoint, const TensorInfo& tensor);
+
+}  // namespace moxie

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// All of moxie's public C++ API.
+#pragma once
+
+#include "moxie/catalog.hpp"
+#include "moxie/checkpoint.hpp"
+#include "moxie/json.hpp"
+#include "moxie/model.hpp"
+#include "moxie/pack.hpp"
+#include "moxie/plan.hpp"
+#include "moxie/report.hpp"
+#include "moxie/status.hpp"
+#include "moxie/synth.hpp"
+#include "moxie/types.hpp"
+#include "moxie/verify.hpp"

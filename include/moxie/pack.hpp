@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Carries a plan out: exactly the planned bytes of each expert, zero tails, one contiguous blob per
+// expert.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "moxie/model.hpp"
+#include "moxie/plan.hpp"
+#include "moxie/status.hpp"
+
+namespace moxie {
+
+// One rank's experts of one layer in memory.
+struct PackedExperts {
+  PackedLayout layout;
+  ExpertRange experts;
+  std::vector<std::byte> blobs;  // [local experts, stride]
+
+  [[nodiscard]] std::span<const std::byte> blob(std::uint64_t expert) const {
+    return std::span(blobs).subspan((expert - experts.first) * layout.stride, layout.stride);
+  }
+};
+
+// Packs one expert into `blob` (layout.stride bytes), overwriting all of it. Errors: Error(input)
+// for a scale code that is NaN or negative, or a consumed scalar that is absent, not finite or not
+// positive.
+MOXIE_API void pack_expert(const MoeModel& model, const ShardPlan& plan, const RankPlan& rank,
+                           const LayerExperts& layer, std::uint64_t expert,
+                           std::span<std::byte> blob);
+
+// Packs all experts that `rank` owns of one layer, in parallel.
+MOXIE_API PackedExperts pack(const MoeModel& model, const ShardPlan& plan, unsigned rank,
+                             int layer);
+
+// The tensors of one expert at their full (checkpoint) size, by segment; what `unpack_expert`
+// writes into.
+struct UnpackedExpert {
+  std::vector<std::vector<std::byte>>
+      tensors;  // indexed by Segment; empty for a segment the plan lacks
+};
+
+// Buffers of the checkpoint's own sizes, every byte `fill`.
+MOXIE_API UnpackedExpert make_unpacked(const ShardPlan& plan, std::byte fill);
+// The inverse of pack_expert: writes the rank's real part to its place in `out`; over all ranks of
+// an expert `out` ends up byte-identical to the source. Error(verdict) MOXIE-V003 when a tail byte
+// is not zero.
+MOXIE_API void unpack_expert(const ShardPlan& plan, const RankPlan& rank,
+                             std::span<const std::byte> blob, UnpackedExpert& out);
+
+// How packed files are laid out: one named tensor per expert tensor, or one U8 tensor of blobs per
+// layer.
+enum class FileLayout : std::uint8_t { logical, kernel };
+MOXIE_API std::string_view name_of(FileLayout layout);
+
+struct PackOptions {
+  std::filesystem::path out;
+  std::vector<unsigned> ranks;  // empty: all
+  std::vector<int> layers;      // empty: every main layer of the model
+  FileLayout layout = FileLayout::logical;
+  std::uint64_t memory_bytes = std::uint64_t{1} << 30;  // bound on the buffers
+  Progress progress;                                    // bytes written
+};
+
+struct PackReport {
+  std::vector<unsigned> ranks;
+  std::vector<int> layers;
+  std::uint64_t bytes = 0;  // written, all files
+  std::uint64_t files = 0;
+  std::string plan_hash;
+};
+
+// Writes DIR/rank-RRR/model-LLLLL.safetensors, files.json beside them, DIR/moxie-plan.json and
+// config.json. Nothing is visible under its final name before it is complete; on any error what was
+// begun is removed. Refuses (usage) a folder that holds another plan or these ranks already.
+MOXIE_API PackReport pack_to_folder(const MoeModel& model, const ShardPlan& plan,
+                                    const PackOptions& options);
+
+// The plan with `layout` (file layout, offsets) and `plan_hash` as moxie-plan.json holds it.
+MOXIE_API Json packed_plan_json(const ShardPlan& plan, FileLayout layout);
+
+}  // namespace moxie

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decision: who owns which expert, which part of the intermediate axis, in which layout, for
+// which kernel.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moxie/catalog.hpp"
+#include "moxie/json.hpp"
+#include "moxie/model.hpp"
+#include "moxie/status.hpp"
+#include "moxie/types.hpp"
+
+namespace moxie {
+
+struct PlanOptions {
+  unsigned tp = 1;  // ranks that share the intermediate axis, 1..64
+  unsigned ep = 1;  // groups of ranks that share the experts
+  Target target = Target::cpu;
+  ActFormat act_format = ActFormat::bf16;
+  std::optional<BlockFormat> format;          // when config and tensors leave it open
+  std::optional<std::uint64_t> kernel_align;  // raises the kernel's own alignment
+  std::optional<std::uint64_t> tokens;        // for the workspace size
+  bool batch_invariant = false;
+};
+
+// A rank's part of one axis in one unit: `count` units from `src` of the source, then zeros up to
+// `dst` units.
+template <class Unit>
+struct UnitRange {
+  Unit src;
+  Unit count;
+  Unit dst;
+
+  [[nodiscard]] constexpr Unit zero() const { return dst - count; }
+  friend constexpr bool operator==(const UnitRange&, const UnitRange&) = default;
+};
+
+// One rank's part of the intermediate axis in every unit in which tensors store it.
+struct InterSlice {
+  UnitRange<Elems> rows;          // rows of gate and up, codes and scales alike
+  UnitRange<PackedBytes> bytes;   // columns of down
+  UnitRange<ScaleGroups> groups;  // columns of down's scales
+
+  friend constexpr bool operator==(const InterSlice&, const InterSlice&) = default;
+};
+
+// The widths of a cut axis, in elements.
+struct AxisPlan {
+  std::string axis = "moe_inter";
+  Elems original;                  // in the checkpoint
+  Elems virtual_global;            // local * tp
+  Elems local;                     // one rank's share: which checkpoint data it loads
+  Elems kernel;                    // what the kernel reads: how much is allocated
+  Elems unit;                      // local is a multiple of this
+  double overhead_pct = 0;         // 100 * (virtual / original - 1)
+  double kernel_overhead_pct = 0;  // 100 * (tp * kernel / original - 1)
+};
+
+// Sizes one axis. `unit` is the scale group, `kernel_align` what the kernel asks for. Errors:
+// Error(unsupported) MOXIE-P003 when `original` or `kernel_align` is no multiple of the unit;
+// MOXIE-P001 for tp 0.
+MOXIE_API AxisPlan plan_axis(Elems original, unsigned tp, Elems unit, Elems kernel_align);
+// One rank's part. A rank past the end gets count 0 with src at the full size.
+MOXIE_API InterSlice slice_inter(const AxisPlan& axis, unsigned tp_rank, BlockFormat format);
+
+// Global expert ids [first, end).
+struct ExpertRange {
+  std::uint64_t first = 0;
+  std::uint64_t end = 0;
+
+  [[nodiscard]] constexpr std::uint64_t count() const { return end - first; }
+  friend constexpr bool operator==(const ExpertRange&, const ExpertRange&) = default;
+};
+
+// Contiguous, near-equal; the first experts % ep ranks hold one more.
+MOXIE_API ExpertRange experts_of(std::uint64_t experts, unsigned ep, unsigned ep_rank);
+
+// The tensors of one packed expert.
+enum class Segment : std::uint8_t {
+  gate,
+  up,
+  down,
+  gate_scale,
+  up_scale,
+  down_scale,
+  gate_dequant_mul,
+  up_dequant_mul,
+  down_dequant_mul,
+  gate_act_dequant_mul,
+  up_act_dequant_mul,
+  down_act_dequant_mul
+};
+MOXIE_API std::string_view name_of(Segment segment);
+
+// Where a tensor lies inside an expert's blob: `rows` rows of `row_bytes`, from byte `offset`.
+struct PackedSegment {
+  Segment segment = Segment::gate;
+  std::uint64_t offset = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t row_bytes = 0;
+
+  [[nodiscard]] std::uint64_t bytes() const { return rows * row_bytes; }
+  friend bool operator==(const PackedSegment&, const PackedSegment&) = default;
+};
+
+// All offsets of an expert, the same for every expert and rank of a plan. Expert e of a rank starts
+// at e * stride.
+struct PackedLayout {
+  LayoutKind kind = LayoutKind::linear;
+  std::vector<PackedSegment> segments;
+  std::uint64_t expert_bytes = 0;  // sum of the segments
+  std::uint64_t stride = 0;        // expert_bytes rounded up to 64
+
+  [[nodiscard]] const PackedSegment* find(Segment segment) const;
+  friend bool operator==(const PackedLayout&, const PackedLayout&) = default;
+};
+
+struct RankPlan {
+  unsigned rank = 0;  // ep_rank * tp + tp_rank
+  unsigned tp_rank = 0;
+  unsigned ep_rank = 0;
+  ExpertRange experts;
+  InterSlice slice;
+  std::uint64_t bytes_layer = 0;  // expert_bytes * local experts
+  std::uint64_t bytes_total = 0;  // over all main layers with experts
+};
+
+// A kernel's answer to this problem; `refusal` is empty for one that can run it.
+struct KernelAnswer {
+  std::string kernel;
+  std::string refusal;
+};
+
+// Pure and immutable: the same model, options and catalog give the same plan, and a plan that
+// exists can be packed.
+struct ShardPlan {
+  std::string model;  // model_type
+  BlockFormat format = BlockFormat::mxfp4;
+  unsigned tp = 1;
+  unsigned ep = 1;
+  Target target = Target::cpu;
+  ActFormat act_format = ActFormat::bf16;
+  std::uint64_t hidden = 0;
+  std::uint64_t experts = 0;
+  std::uint64_t layers = 0;  // main layers with experts
+  bool gated = true;
+  bool identity = true;  // no virtual padding on any axis
+  std::vector<AxisPlan> axes;
+  std::vector<RankPlan> ranks;
+  std::string kernel;  // catalog name of the experts kernel
+  PackedLayout layout;
+  std::optional<std::uint64_t> workspace_bytes;
+  std::vector<KernelAnswer> considered;  // every kernel, in order of preference
+  std::vector<Finding> findings;
+
+  [[nodiscard]] const AxisPlan& inter() const { return axes.front(); }
+};
+
+// Decides. Needs config facts and the format only; reads no tensor. Errors: Error(usage) for tp or
+// ep out of range; Error(unsupported) with every kernel's reason, for ep > experts, an unknown
+// format or a width no scale group divides.
+MOXIE_API ShardPlan make_plan(const MoeModel& model, const PlanOptions& options);
+
+// {"kind", "expert_bytes", "stride", "segments"}.
+MOXIE_API Json to_json(const PackedLayout& layout);
+// The document of `moxie plan` (schema moxie.plan/1), without findings and the list of considered
+// kernels.
+MOXIE_API Json to_json(const ShardPlan& plan);
+// The inverse; offsets come from `layout` where the document has one. Error(input) MOXIE-K006 when
+// a field is absent or inconsistent.
+MOXIE_API ShardPlan plan_from_json(const Json& document, std::string_view origin);
+
+}  // namespace moxie

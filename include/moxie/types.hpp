@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element types, block formats, and the units in which an axis is measured.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moxie/api.hpp"
+
+namespace moxie {
+
+// A length measured in one unit. Lengths of different units neither add, compare nor convert: a
+// scale-group count can not be used where packed bytes are meant. `value` is the plain number, for
+// the edge where memory is addressed.
+template <class Unit>
+struct Length {
+  std::uint64_t value = 0;
+
+  constexpr Length() = default;
+  constexpr explicit Length(std::uint64_t count) : value(count) {}
+
+  friend constexpr auto operator<=>(const Length&, const Length&) = default;
+  friend constexpr Length operator+(Length a, Length b) { return Length{a.value + b.value}; }
+  friend constexpr Length operator-(Length a, Length b) { return Length{a.value - b.value}; }
+  friend constexpr Length operator*(Length a, std::uint64_t n) { return Length{a.value * n}; }
+  constexpr Length& operator+=(Length other) { return *this = *this + other; }
+};
+
+// Elements of a logical axis. A row of gate or up is one element of the `moe_inter` axis.
+using Elems = Length<struct ElemsUnit>;
+// Packed bytes along a row: two E2M1 elements each.
+using PackedBytes = Length<struct PackedBytesUnit>;
+// Scale groups along a row: 32 (MXFP4) or 16 (NVFP4) elements each.
+using ScaleGroups = Length<struct ScaleGroupsUnit>;
+
+// Block-scaled FP4: E2M1 elements with one scale per group along the reduction axis.
+enum class BlockFormat : std::uint8_t {
+  mxfp4,  // groups of 32, E8M0 scale, no global
+  nvfp4,  // groups of 16, UE4M3 scale, one fp32 global per tensor
+};
+
+// "mxfp4" or "nvfp4".
+MOXIE_API std::string_view name_of(BlockFormat format);
+
+// Element types of the safetensors format.
+enum class DType : std::uint8_t {
+  boolean,
+  u8,
+  i8,
+  u16,
+  i16,
+  u32,
+  i32,
+  u64,
+  i64,
+  f64,
+  f32,
+  f16,
+  bf16,
+  f8_e4m3,
+  f8_e5m2,
+  f8_e8m0,
+  f8_e4m3fnuz,
+  f8_e5m2fnuz,
+  f4,
+  f6_e2m3,
+  f6_e3m2,
+  c64,
+};
+
+// The name in a safetensors header, e.g. "F8_E8M0".
+MOXIE_API std::string_view name_of(DType dtype);
+// Width of one element in bits; 4 for F4, 6 for F6_*.
+MOXIE_API unsigned bits_of(DType dtype);
+
+// Extents of a tensor, outermost first; empty for a scalar.
+using Shape = std::vector<std::uint64_t>;
+
+// "[2048, 128]".
+MOXIE_API std::string to_string(const Shape& shape);
+
+// What a plan targets. `cpu` needs no device.
+enum class Target : std::uint8_t { cpu, sm90, sm100, sm120 };
+MOXIE_API std::string_view name_of(Target target);
+
+// How activations enter the matrix products (definitions: docs/formats.md).
+enum class ActFormat : std::uint8_t { bf16, fp8, fp8x2, mxfp8, nvfp4, int8, int8x2 };
+MOXIE_API std::string_view name_of(ActFormat act_format);
+
+}  // namespace moxie

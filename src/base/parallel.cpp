@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// One OpenMP region, one atomic counter. omp.h is not needed.
+#include "base/parallel.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <string_view>
+
+namespace moxie {
+
+unsigned usable_threads() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  unsigned threads = ::sched_getaffinity(0, sizeof(mask), &mask) == 0
+                         ? static_cast<unsigned>(CPU_COUNT(&mask))
+                         : 1;
+  if (const char* text = std::getenv("OMP_NUM_THREADS")) {  // NOLINT(concurrency-mt-unsafe)
+    const std::string_view view(text);
+    unsigned wanted = 0;
+    if (std::from_chars(view.data(), view.data() + view.size(), wanted).ec == std::errc() &&
+        wanted > 0) {
+      threads = std::min(threads, wanted);
+    }
+  }
+  return std::max(threads, 1U);
+}
+
+void parallel_for(std::uint64_t count, const std::function<void(std::uint64_t)>& body) {
+  const auto threads = static_cast<int>(std::min<std::uint64_t>(usable_threads(), count));
+  std::atomic<std::uint64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::uint64_t first_index = count;
+  const auto work = [&] {
+    for (;;) {
+      if (failed.load(std::memory_order_relaxed)) return;
+      const std::uint64_t index = next.fetch_add(1, std::memory_order_relaxed);
+      if (index >= count) return;
+      try {
+        body(index);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (index < first_index) {
+          first_index = index;
+          first = std::current_exception();
+        }
+        failed.store(true, std::memory_order_relaxed);
+      }
+    }
+  };
+  if (threads <= 1) {
+    work();
+  } else {
+#pragma omp parallel num_threads(threads)
+    work();
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace moxie

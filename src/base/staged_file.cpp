@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Temporary name first, rename last.
+#include "base/staged_file.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "base/errors.hpp"
+
+namespace moxie {
+
+namespace {
+
+// "DIR/.NAME.partial-PID": hidden, in the same file system, distinct per process.
+std::filesystem::path temporary_for(const std::filesystem::path& path) {
+  const auto clean = path.has_filename() ? path : path.parent_path();
+  return clean.parent_path() /
+         ("." + clean.filename().string() + ".partial-" + std::to_string(::getpid()));
+}
+
+}  // namespace
+
+StagedFile::StagedFile(std::filesystem::path path)
+    : path_(std::move(path)), temporary_(temporary_for(path_)) {
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+                       0644);  // NOLINT(cppcoreguidelines-pro-type-vararg)
+  if (descriptor_ < 0) raise_system("create", temporary_, errno);
+}
+
+StagedFile::~StagedFile() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(temporary_.c_str());
+}
+
+void StagedFile::write(std::span<const std::byte> bytes) {
+  hash_.update(bytes);
+  bytes_ += bytes.size();
+  while (!bytes.empty()) {
+    const auto written = ::write(descriptor_, bytes.data(),
+                                 std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      raise_system("write", temporary_, errno);
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void StagedFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+
+void StagedFile::commit() {
+  if (::fdatasync(descriptor_) != 0) raise_system("fdatasync", temporary_, errno);
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (::close(descriptor) != 0) {
+    const int error_number = errno;
+    ::unlink(temporary_.c_str());
+    raise_system("close", temporary_, error_number);
+  }
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int error_number = errno;
+    ::unlink(temporary_.c_str());
+    raise_system("rename", path_, error_number);
+  }
+}
+
+void write_text_file(const std::filesystem::path& path, std::string_view text) {
+  StagedFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+StagedFolder::StagedFolder(std::filesystem::path path)
+    : path_(std::move(path)), temporary_(temporary_for(path_)) {
+  std::error_code error;
+  std::filesystem::remove_all(temporary_, error);
+  std::filesystem::create_directories(temporary_, error);
+  if (error) raise_system("create folder", temporary_, error.value());
+}
+
+StagedFolder::~StagedFolder() {
+  std::error_code error;
+  if (!temporary_.empty()) std::filesystem::remove_all(temporary_, error);
+}
+
+void StagedFolder::commit() {
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) raise_system("rename", path_, errno);
+  temporary_.clear();
+}
+
+}  // namespace moxie

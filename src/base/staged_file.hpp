@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file that appears under its name only when it is complete.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/hash.hpp"
+
+namespace moxie {
+
+// Writes to a temporary name beside `path`; commit() renames it. Destroyed without commit, it
+// leaves nothing behind.
+class StagedFile {
+ public:
+  explicit StagedFile(std::filesystem::path path);
+  ~StagedFile();
+  StagedFile(const StagedFile&) = delete;
+  StagedFile& operator=(const StagedFile&) = delete;
+
+  // Appends. Error(environment) when the disk refuses.
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+  // Makes the content durable and visible. Replaces an older file of that name.
+  void commit();
+
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  // xxh3_128 of all bytes written so far, as 32 hex digits.
+  [[nodiscard]] std::string checksum() const { return hash_.hex(); }
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  int descriptor_ = -1;
+  std::uint64_t bytes_ = 0;
+  StreamHash hash_;
+};
+
+// Writes a whole text file through StagedFile.
+void write_text_file(const std::filesystem::path& path, std::string_view text);
+
+// A folder filled under a temporary name beside `path`; commit() renames it. Destroyed without
+// commit, it is removed.
+class StagedFolder {
+ public:
+  explicit StagedFolder(std::filesystem::path path);
+  ~StagedFolder();
+  StagedFolder(const StagedFolder&) = delete;
+  StagedFolder& operator=(const StagedFolder&) = delete;
+
+  // Where to write until commit().
+  [[nodiscard]] const std::filesystem::path& staging() const { return temporary_; }
+  // `path` must not exist or be an empty folder.
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+};
+
+}  // namespace moxie

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole choice of kernels is this list; the first that supports the problem wins.
+#include "moxie/catalog.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "base/cpu_features.hpp"
+#include "base/parallel.hpp"
+
+namespace moxie {
+
+namespace {
+
+constexpr std::array kPortableActFormats = {ActFormat::bf16, ActFormat::fp8};
+
+constexpr KernelEntry kKernels[] = {
+    {.name = "cpu.portable.experts",
+     .target = Target::cpu,
+     .layout = LayoutKind::linear,
+     .inter_multiple = 32,
+     .hidden_multiple = 32,
+     .act_formats = kPortableActFormats,
+     .built = false},
+};
+
+}  // namespace
+
+std::string_view name_of(LayoutKind /*layout*/) { return "linear"; }
+
+std::span<const KernelEntry> kernel_catalog() { return kKernels; }
+
+std::string refusal(const KernelEntry& kernel, const KernelProblem& problem) {
+  if (kernel.target != problem.target) {
+    return "runs on " + std::string(name_of(kernel.target)) + ", the target is " +
+           std::string(name_of(problem.target));
+  }
+  if (std::ranges::find(kernel.act_formats, problem.act_format) == kernel.act_formats.end()) {
+    std::string known;
+    for (const ActFormat format : kernel.act_formats)
+      known += (known.empty() ? "" : ", ") + std::string(name_of(format));
+    return "takes act_format " + known + ", not " + std::string(name_of(problem.act_format));
+  }
+  if (problem.hidden % kernel.hidden_multiple != 0) {
+    return "needs hidden to be a multiple of " + std::to_string(kernel.hidden_multiple) + ", got " +
+           std::to_string(problem.hidden);
+  }
+  return {};
+}
+
+HostCpu host_cpu() {
+  return {.name = cpu_name(), .features = cpu_features(), .threads = usable_threads()};
+}
+
+}  // namespace moxie

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json and its quantisation sidecar.
+#pragma once
+
+#include <filesystem>
+
+#include "moxie/json.hpp"
+
+namespace moxie {
+
+// Reads a config file; null when there is none. Accepts the words NaN and Infinity, which Python
+// writes into JSON, as null. Error(input) for anything else that is no JSON object.
+Json read_config_file(const std::filesystem::path& path);
+
+}  // namespace moxie

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes one safetensors file front to back; it appears under its name only when complete.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/staged_file.hpp"
+#include "moxie/types.hpp"
+
+namespace moxie {
+
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::u8;
+  Shape shape;
+
+  [[nodiscard]] std::uint64_t bytes() const;
+};
+
+class SafetensorsWriter {
+ public:
+  // Writes the header; the data of `entries` follows through write(), in that order.
+  SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorEntry>& entries);
+
+  void write(std::span<const std::byte> bytes) { file_.write(bytes); }
+  // Checks that exactly the announced bytes came, and makes the file visible.
+  void commit();
+
+  // Of the whole file so far.
+  [[nodiscard]] std::uint64_t bytes() const { return file_.bytes(); }
+  [[nodiscard]] std::string checksum() const { return file_.checksum(); }
+
+ private:
+  StagedFile file_;
+  std::uint64_t expected_bytes_ = 0;
+};
+
+}  // namespace moxie

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json to ModelConfig, by the family's table of keys.
+#include <algorithm>
+#include <string>
+
+#include "model/config_keys.hpp"
+#include "model/declared_format.hpp"
+#include "moxie/model.hpp"
+
+namespace moxie {
+
+namespace {
+
+// Sizes beyond these are no model's: refusing them keeps all products of sizes inside 64 bits.
+constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxExperts = std::uint64_t{1} << 16;
+constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 12;
+
+[[noreturn]] void refuse(std::string message, std::string expected = {}, std::string got = {},
+                         std::string hint = {}) {
+  throw Error(ErrorCode::input, {.code = "MOXIE-M001",
+                                 .message = std::move(message),
+                                 .where = {.file = "config.json"},
+                                 .expected = std::move(expected),
+                                 .got = std::move(got),
+                                 .hint = std::move(hint)});
+}
+
+// The text model's config: keys under text_config win over the top level.
+class TextConfig {
+ public:
+  explicit TextConfig(const Json& config) : config_(config) {
+    const Json* text = config.find("text_config");
+    if (text != nullptr && text->is_object()) text_ = text;
+  }
+
+  [[nodiscard]] const Json* find(std::string_view key) const {
+    const Json* value = text_ != nullptr ? text_->find(key) : nullptr;
+    if (value == nullptr || value->is_null()) value = config_.find(key);
+    return value == nullptr || value->is_null() ? nullptr : value;
+  }
+  [[nodiscard]] const Json* find(const Keys& keys) const {
+    for (const std::string_view key : keys) {
+      if (key.empty()) continue;
+      if (const Json* value = find(key)) return value;
+    }
+    return nullptr;
+  }
+  // A positive whole number up to `most`.
+  [[nodiscard]] std::uint64_t require(const Keys& keys, std::uint64_t most) const {
+    const Json* value = find(keys);
+    const std::string key(keys[1].empty() || find(keys[0]) != nullptr ? keys[0] : keys[1]);
+    if (value == nullptr) refuse("the config lacks " + key, "a whole number");
+    const std::uint64_t number = value->as_unsigned();
+    if (number == 0 || number > most) {
+      refuse("the config's " + key + " is out of range",
+             "a whole number from 1 to " + std::to_string(most), value->dump_compact());
+    }
+    return number;
+  }
+
+ private:
+  const Json& config_;
+  const Json* text_ = nullptr;
+};
+
+std::string model_type_of(const TextConfig& config) {
+  if (const Json* type = config.find("model_type")) return type->as_string();
+  if (config.find("moe_inter_dim") != nullptr && config.find("n_activated_experts") != nullptr) {
+    return "deepseek_v4_inference";
+  }
+  return {};
+}
+
+// Which layers have routed experts. Families say it by a list of kinds, a pattern, a frequency or a
+// first index.
+std::vector<int> moe_layers_of(const TextConfig& config, std::uint64_t layers) {
+  const auto select = [](std::size_t count, auto&& is_moe) {
+    std::vector<int> chosen;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (is_moe(i)) chosen.push_back(static_cast<int>(i));
+    }
+    return chosen;
+  };
+  const auto kinds = [&](std::string_view key,
+                         std::string_view kind) -> std::optional<std::vector<int>> {
+    const Json* list = config.find(key);
+    if (list == nullptr || !list->is_array()) return std::nullopt;
+    const auto& elements = list->elements();
+    return select(elements.size(), [&](std::size_t i) { return elements[i].as_string() == kind; });
+  };
+  if (auto chosen = kinds("layers_block_type", "moe")) return *chosen;
+  if (auto chosen = kinds("mlp_layer_types", "sparse")) return *chosen;
+  if (const Json* pattern = config.find("hybrid_override_pattern")) {
+    const std::string text = pattern->as_string();
+    return select(text.size(), [&](std::size_t i) { return text[i] == 'E'; });
+  }
+  const Json* frequency = config.find("moe_layer_freq");
+  if (frequency != nullptr && frequency->is_array()) {
+    const auto& elements = frequency->elements();
+    return select(elements.size(), [&](std::size_t i) { return elements[i].as_unsigned() != 0; });
+  }
+  const auto number = [&](std::string_view key, std::uint64_t otherwise) {
+    const Json* value = config.find(key);
+    return value != nullptr ? value->as_unsigned(otherwise) : otherwise;
+  };
+  const std::uint64_t first = number("first_k_dense_replace", 0);
+  const std::uint64_t every = std::max<std::uint64_t>(number("moe_layer_freq", 1), 1);
+  const std::uint64_t step = std::max<std::uint64_t>(number("decoder_sparse_step", 1), 1);
+  const Json* dense = config.find("mlp_only_layers");
+  return select(layers, [&](std::size_t i) {
+    const bool excluded = dense != nullptr &&
+                          std::ranges::find(dense->elements(), Json(i)) != dense->elements().end();
+    return i >= first && i % every == 0 && (i + 1) % step == 0 && !excluded;
+  });
+}
+
+std::uint64_t layers_of(const TextConfig& config, const FamilyKeys& family) {
+  const Json* kinds = config.find("layers_block_type");
+  if (config.find(family.layers) == nullptr && kinds != nullptr && kinds->is_array())
+    return kinds->elements().size();
+  return config.require(family.layers, kMaxLayers);
+}
+
+}  // namespace
+
+ModelConfig read_config(const Json& json, const Json& quant_config) {
+  if (!json.is_object()) refuse("no config.json", "a config.json beside the tensors", "none");
+  const TextConfig config(json);
+  const std::string model_type = model_type_of(config);
+  const FamilyKeys* family = find_family(model_type);
+  if (family == nullptr) {
+    std::string known;
+    for (const FamilyKeys& keys : families()) {
+      for (const std::string_view type : keys.model_types) {
+        if (!type.empty()) known += (known.empty() ? "" : ", ") + std::string(type);
+      }
+    }
+    refuse("unknown model family", "model_type one of " + known,
+           model_type.empty() ? "none" : model_type);
+  }
+  ModelConfig model;
+  model.model_type = model_type;
+  model.hidden = config.require(family->hidden, kMaxWidth);
+  model.inter = config.require(family->inter, kMaxWidth);
+  model.experts = config.require(family->experts, kMaxExperts);
+  model.top_k = config.require(family->top_k, model.experts);
+  model.num_layers = layers_of(config, *family);
+  model.moe_layers = moe_layers_of(config, model.num_layers);
+  if (const Json* value = config.find(family->hash_layers))
+    model.hash_layers = value->as_unsigned();
+  if (const Json* value = config.find("vocab_size")) model.vocab = value->as_unsigned();
+  model.gated = family->gated;
+  model.activation = family->activation;
+  if (const Json* value = config.find(family->activation_limit))
+    model.activation_limit = value->as_double();
+  model.router = family->router;
+  if (const Json* value = config.find(family->routed_scaling))
+    model.routed_scaling = value->as_double(1.0);
+  const DeclaredFormat declared = declared_format(json, quant_config);
+  model.format = declared.format;
+  model.quantization = declared.quantization;
+  model.input_scales = declared.input_scales;
+  return model;
+}
+
+std::string_view name_of(Activation activation) {
+  switch (activation) {
+    case Activation::silu:
+      return "silu";
+    case Activation::clamped_swiglu:
+      return "clamped_swiglu";
+    case Activation::oai_swiglu:
+      return "oai_swiglu";
+    case Activation::situ:
+      return "situ";
+    case Activation::relu2:
+      return "relu2";
+    case Activation::gelu_tanh:
+      return "gelu_tanh";
+  }
+  return "?";
+}
+
+std::string_view name_of(RouterKind router) {
+  switch (router) {
+    case RouterKind::sqrt_softplus:
+      return "sqrt_softplus";
+    case RouterKind::sigmoid:
+      return "sigmoid";
+    case RouterKind::softmax_topk:
+      return "softmax_topk";
+    case RouterKind::topk_softmax:
+      return "topk_softmax";
+    case RouterKind::scaled_softmax:
+      return "scaled_softmax";
+  }
+  return "?";
+}
+
+}  // namespace moxie

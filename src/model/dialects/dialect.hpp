@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a dialect is: which prefixes it lives under and how it names the parts of a projection.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "moxie/types.hpp"
+
+namespace moxie {
+
+// Names inside "PREFIX.EXPERT.": projection, then part. An empty part does not exist in the
+// dialect.
+struct DialectNames {
+  std::array<std::string_view, 3> projections;  // gate, up, down
+  std::string_view codes;
+  std::string_view block_scales;
+  std::string_view dequant_mul{};      // f32 scalar that multiplies
+  std::string_view act_dequant_mul{};  // f32 scalar that multiplies
+};
+
+// A dialect owns a group of expert tensors when it lives under the group's prefix and the group has
+// block scales under one of its namings.
+struct Dialect {
+  std::string_view name;
+  BlockFormat format;
+  std::span<const DialectNames> namings;
+  std::string_view default_prefix;  // with "{}" for the layer number
+  bool (*lives_under)(std::string_view prefix);
+};
+
+extern const Dialect kDeepseekV4;
+extern const Dialect kDeepseekV4Nvfp4;
+extern const Dialect kModelopt;
+
+}  // namespace moxie

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds expert tensors by the shape of their names, whatever the model calls its blocks.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moxie/checkpoint.hpp"
+
+namespace moxie {
+
+// The expert tensors under one prefix, "PREFIX.EXPERT.LEAF": for "layers.3.ffn.experts.7.w1.weight"
+// the prefix is "layers.3.ffn.experts" and the leaf "w1.weight".
+struct ExpertGroup {
+  bool mtp = false;
+  int number = 0;  // of the layer, or of the multi-token-prediction block
+  std::set<std::string, std::less<>> leaves;  // of any expert
+  std::uint64_t expert_end = 0;               // largest expert id plus one
+};
+
+struct ExpertNames {
+  std::map<std::string, ExpertGroup, std::less<>> groups;  // by prefix
+  std::vector<std::string_view>
+      unmatched;            // names that speak of routed experts in another way, at most 8
+  std::string main_prefix;  // with "{}" for the layer number, from the first group found; empty
+                            // when there is none
+};
+
+ExpertNames find_expert_names(const Checkpoint& checkpoint);
+
+}  // namespace moxie

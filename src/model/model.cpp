@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// Joins config and tensors: chooses a dialect per layer, believes the tensors where both disagree.
+#include "moxie/model.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/checked.hpp"
+#include "base/parallel.hpp"
+#include "formats/block_format.hpp"
+#include "model/dialects/dialect.hpp"
+#include "model/expert_names.hpp"
+#include "model/layer_reader.hpp"
+
+namespace moxie {
+
+namespace {
+
+constexpr std::array<const Dialect*, 3> kDialects = {&kDeepseekV4, &kDeepseekV4Nvfp4, &kModelopt};
+
+struct Choice {
+  const Dialect* dialect = nullptr;
+  const DialectNames* names = nullptr;
+};
+
+bool has_part(const ExpertGroup& group, const DialectNames& names, std::string_view part) {
+  return std::ranges::any_of(names.projections, [&](std::string_view projection) {
+    return group.leaves.contains(std::string(projection) + std::string(part));
+  });
+}
+
+// The dialect whose block scales the group holds; failing that, the one of the declared format
+// whose weights it holds, so that what is wrong with them can be said.
+Choice choose_dialect(std::string_view prefix, const ExpertGroup& group,
+                      std::optional<BlockFormat> declared) {
+  for (const bool by_scales : {true, false}) {
+    for (const Dialect* dialect : kDialects) {
+      if (!dialect->lives_under(prefix) || (!by_scales && dialect->format != declared)) continue;
+      for (const DialectNames& names : dialect->namings) {
+        if (has_part(group, names, by_scales ? names.block_scales : names.codes))
+          return {dialect, &names};
+      }
+    }
+  }
+  return {};
+}
+
+// The naming to expect for a layer of which nothing is on disk.
+Choice assume_dialect(std::string_view prefix, std::optional<BlockFormat> format) {
+  for (const Dialect* dialect : kDialects) {
+    if (dialect->format == format && dialect->lives_under(prefix))
+      return {dialect, dialect->namings.data()};
+  }
+  return {};
+}
+
+std::string with_layer(std::string prefix, int layer) {
+  if (const auto at = prefix.find("{}"); at != std::string::npos)
+    prefix.replace(at, 2, std::to_string(layer));
+  return prefix;
+}
+
+std::string sample(const std::set<std::string, std::less<>>& leaves) {
+  std::string text;
+  std::size_t listed = 0;
+  for (const std::string& leaf : leaves) {
+    if (++listed > 4) return text + ", …";
+    text += (text.empty() ? "" : ", ") + leaf;
+  }
+  return text;
+}
+
+class ModelReader {
+ public:
+  explicit ModelReader(const Checkpoint& checkpoint)
+      : model_{.checkpoint = checkpoint,
+               .config = read_config(checkpoint.config(), checkpoint.quant_config()),
+               .format = {},
+               .dialect = {},
+               .layers = {},
+               .findings = {}},
+        names_(find_expert_names(checkpoint)) {}
+
+  MoeModel read() {
+    model_.format = model_.config.format;
+    if (model_.checkpoint.files().empty() && model_.checkpoint.findings().empty())
+      return std::move(model_);
+    const ModelConfig& config = model_.config;
+    std::vector<LayerRequest> requests;
+    std::vector<int> without_tensors;
+    for (const int layer : config.moe_layers) {
+      if (auto request = request_for(layer)) {
+        requests.push_back(std::move(*request));
+      } else {
+        without_tensors.push_back(layer);
+      }
+    }
+    for (const auto& [prefix, group] : names_.groups) {
+      if (auto request = group.mtp ? request_for_mtp(prefix, group) : std::nullopt)
+        requests.push_back(std::move(*request));
+    }
+    if (requests.empty()) return refuse_or_note();
+    model_.layers.resize(requests.size());
+    parallel_for(requests.size(), [&](std::uint64_t i) {
+      model_.layers[i] = read_layer(model_.checkpoint, config, requests[i], names_);
+    });
+    std::ranges::sort(model_.layers, {}, &LayerExperts::layer);
+    note_absent_layers(without_tensors);
+    compare_with_config();
+    return std::move(model_);
+  }
+
+ private:
+  // What to read for a main layer; nullopt when no tensor of it is on disk or in the index.
+  std::optional<LayerRequest> request_for(int layer) {
+    const std::string prefix = with_layer(main_prefix(), layer);
+    LayerRequest request{
+        .layer = layer, .mtp = false, .prefix = prefix, .experts = model_.config.experts};
+    const auto found = names_.groups.find(prefix);
+    Choice choice;
+    if (found != names_.groups.end()) {
+      choice = choose_dialect(prefix, found->second, model_.config.format);
+      if (choice.dialect == nullptr) {
+        foreign_leaves_ = sample(found->second.leaves);
+        return std::nullopt;
+      }
+      last_main_ = choice;
+      if (found->second.expert_end > model_.config.experts) {
+        model_.findings.push_back({.code = "MOXIE-M003",
+                                   .severity = Severity::warning,
+                                   .message = "the layer holds experts beyond the config's number",
+                                   .where = {.layer = layer},
+                                   .expected = std::to_string(model_.config.experts) + " experts",
+                                   .got = std::to_string(found->second.expert_end)});
+      }
+    } else {
+      choice =
+          last_main_.dialect != nullptr ? last_main_ : assume_dialect(prefix, model_.config.format);
+      if (choice.dialect == nullptr) return std::nullopt;
+      const std::string probe = prefix + ".0." + std::string(choice.names->projections[2]) +
+                                std::string(choice.names->codes);
+      if (model_.checkpoint.absent_shard_of(probe).empty()) return std::nullopt;
+    }
+    request.dialect = choice.dialect;
+    request.names = choice.names;
+    return request;
+  }
+
+  std::optional<LayerRequest> request_for_mtp(const std::string& prefix, const ExpertGroup& group) {
+    const Choice choice = choose_dialect(prefix, group, model_.config.format);
+    if (choice.dialect == nullptr) return std::nullopt;
+    return LayerRequest{.layer = static_cast<int>(model_.config.num_layers) + group.number,
+                        .mtp = true,
+                        .prefix = prefix,
+                        .experts = group.expert_end,
+                        .dialect = choice.dialect,
+                        .names = choice.names};
+  }
+
+  [[nodiscard]] std::string main_prefix() const {
+    if (!names_.main_prefix.empty()) return names_.main_prefix;
+    const bool native = model_.config.model_type.starts_with("deepseek_v4");
+    return std::string(native ? kDeepseekV4.default_prefix : kModelopt.default_prefix);
+  }
+
+  // No layer can be read. With a declared FP4 format that is an error; without one the experts are
+  // in another format.
+  MoeModel refuse_or_note() {
+    const ModelConfig& config = model_.config;
+    std::string unmatched = foreign_leaves_;
+    for (const std::string_view name : names_.unmatched)
+      unmatched += (unmatched.empty() ? "" : ", ") + std::string(name);
+    if (config.format && !config.moe_layers.empty()) {
+      const std::string prefix = with_layer(main_prefix(), config.moe_layers.front());
+      const Choice assumed = assume_dialect(prefix, config.format);
+      const std::uint64_t expected = config.experts * projections_of(config).size();
+      std::string first = assumed.dialect == nullptr
+                              ? prefix
+                              : prefix + ".0." + std::string(assumed.names->projections[1]) +
+                                    std::string(assumed.names->codes);
+      throw Error(ErrorCode::input,
+                  {.code = assumed.dialect == nullptr || !foreign_leaves_.empty() ? "MOXIE-M002"
+                                                                                  : "MOXIE-M004",
+                   .message = "no dialect matches the expert tensors: 0 of " +
+                              std::to_string(expected) + " expected weights of layer " +
+                              std::to_string(config.moe_layers.front()) + " found",
+                   .where = {.file = model_.checkpoint.path().string()},
+                   .expected = first + ", … (" + std::string(name_of(*config.format)) +
+                               " as the config declares)",
+                   .got = unmatched.empty() ? "no expert tensor" : unmatched,
+                   .hint = "known dialects: deepseek-v4, deepseek-v4-nvfp4, modelopt"});
+    }
+    model_.findings.push_back({.code = "MOXIE-M010",
+                               .severity = Severity::warning,
+                               .message = "the experts are in no known FP4 format",
+                               .where = {.file = model_.checkpoint.path().string()},
+                               .got = unmatched});
+    return std::move(model_);
+  }
+
+  void note_absent_layers(const std::vector<int>& layers) {
+    if (layers.empty()) return;
+    model_.findings.push_back(
+        {.code = "MOXIE-M012",
+         .severity = Severity::warning,
+         .message = std::to_string(layers.size()) + " layers with experts have no tensors here",
+         .where = {.file = model_.checkpoint.path().string(), .layer = layers.front()},
+         .expected = std::to_string(model_.config.moe_layers.size()) + " layers",
+         .got = std::to_string(model_.config.moe_layers.size() - layers.size())});
+  }
+
+  void compare_with_config() {
+    for (const LayerExperts& layer : model_.layers) {
+      if (layer.mtp) continue;
+      if (model_.dialect.empty()) {
+        model_.dialect = layer.dialect;
+        if (model_.config.format && *model_.config.format != layer.format) {
+          model_.findings.push_back(
+              {.code = "MOXIE-M003",
+               .severity = Severity::warning,
+               .message = "config and tensors disagree on the format; the tensors are believed",
+               .where = {.layer = layer.layer},
+               .expected = std::string(name_of(*model_.config.format)) + " (" +
+                           model_.config.quantization + ")",
+               .got = std::string(name_of(layer.format))});
+        }
+        model_.format = layer.format;
+      } else if (layer.format != *model_.format) {
+        model_.findings.push_back({.code = "MOXIE-M009",
+                                   .severity = Severity::warning,
+                                   .message = "layers are in different formats",
+                                   .where = {.layer = layer.layer},
+                                   .expected = std::string(name_of(*model_.format)),
+                                   .got = std::string(name_of(layer.format))});
+        return;
+      }
+    }
+  }
+
+  MoeModel model_;
+  ExpertNames names_;
+  Choice last_main_;
+  std::string foreign_leaves_;
+};
+
+}  // namespace
+
+std::string_view name_of(ProjectionKind kind) {
+  return kind == ProjectionKind::gate ? "gate" : kind == ProjectionKind::up ? "up" : "down";
+}
+
+std::vector<ProjectionKind> projections_of(const ModelConfig& config) {
+  if (!config.gated) return {ProjectionKind::up, ProjectionKind::down};
+  return {ProjectionKind::gate, ProjectionKind::up, ProjectionKind::down};
+}
+
+MoeModel read_model(const Checkpoint& checkpoint) { return ModelReader(checkpoint).read(); }
+
+const LayerExperts& MoeModel::require_layer(int layer) const {
+  const auto found = std::ranges::find(layers, layer, &LayerExperts::layer);
+  if (found == layers.end()) {
+    throw Error(ErrorCode::input, {.code = "MOXIE-M011",
+                                   .message = "no expert tensors of this layer are here",
+                                   .where = {.file = checkpoint.path().string(), .layer = layer}});
+  }
+  if (!found->problems.empty()) throw Error::of(ErrorCode::input, found->problems);
+  return *found;
+}
+
+float read_scalar(const Checkpoint& checkpoint, const TensorInfo& tensor) {
+  float value = 0;
+  MOXIE_CHECK(tensor.bytes == sizeof value, "a scalar tensor holds one f32");
+  std::memcpy(&value, checkpoint.bytes(tensor).data(), sizeof value);
+  if (!std::isfinite(value) || value <= 0) {
+    throw Error(ErrorCode::input, {.code = "MOXIE-M007",
+                                   .message = "scale is not finite and greater than zero",
+                                   .where = {.file = checkpoint.files()[tensor.file].path.string(),
+                                             .tensor = tensor.name},
+                                   .got = std::to_string(value)});
+  }
+  return value;
+}
+
+}  // namespace moxie

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// One expert into one blob, and back.
+#include "moxie/pack.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/checked.hpp"
+#include "base/parallel.hpp"
+#include "formats/block_format.hpp"
+#include "pack/scale_check.hpp"
+#include "pack/segment_source.hpp"
+
+namespace moxie {
+
+namespace {
+
+// An absent scalar is NaN in the blob: whoever uses it by mistake gets NaN, not a plausible number.
+constexpr float kAbsent = std::numeric_limits<float>::quiet_NaN();
+
+// Copies one expert's segments; knows the place of each for messages.
+class ExpertPacker {
+ public:
+  ExpertPacker(const MoeModel& model, const ShardPlan& plan, const RankPlan& rank,
+               const LayerExperts& layer, std::uint64_t expert)
+      : model_(model), plan_(plan), rank_(rank), layer_(layer), expert_(expert) {}
+
+  void pack(std::span<std::byte> blob) const {
+    std::ranges::fill(blob, std::byte{0});
+    for (const PackedSegment& segment : plan_.layout.segments) {
+      const SegmentSource source = source_of(segment.segment);
+      const auto out = blob.subspan(segment.offset, segment.bytes());
+      if (source.is_scalar()) {
+        pack_scalar(source, out);
+      } else {
+        pack_rows(source, segment, out);
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] const ExpertTensors& tensors() const { return layer_.experts[expert_]; }
+
+  void pack_rows(SegmentSource source, const PackedSegment& segment,
+                 std::span<std::byte> out) const {
+    const RowsView& view = rows_of(tensors(), source);
+    const SegmentCut cut = cut_of(source, rank_.slice, view.rows, view.row_bytes);
+    MOXIE_CHECK(
+        cut.first_row + cut.rows <= view.rows && cut.first_byte + cut.row_bytes <= view.row_bytes,
+        "a planned range lies inside its tensor");
+    MOXIE_CHECK(cut.rows <= segment.rows && cut.row_bytes <= segment.row_bytes,
+                "a planned range fits its segment");
+    if (cut.row_bytes == 0) return;
+    const bool contiguous = cut.row_bytes == view.row_stride && cut.row_bytes == segment.row_bytes;
+    if (contiguous && cut.rows > 0) {
+      const auto all =
+          model_.checkpoint.bytes(*view.tensor)
+              .subspan(view.offset + cut.first_row * view.row_stride, cut.rows * cut.row_bytes);
+      std::memcpy(out.data(), all.data(), all.size());
+    } else {
+      for (std::uint64_t row = 0; row < cut.rows; ++row) {
+        const auto from = row_bytes(model_.checkpoint, view, cut.first_row + row);
+        std::memcpy(out.data() + row * segment.row_bytes, from.data() + cut.first_byte,
+                    cut.row_bytes);
+      }
+    }
+    if (source.part == Part::block_scales) check_scales(view, cut, segment, out);
+  }
+
+  // The tail is zero, which is a legal code, so the whole segment can be searched at once.
+  void check_scales(const RowsView& view, const SegmentCut& cut, const PackedSegment& segment,
+                    std::span<const std::byte> out) const {
+    const std::size_t bad = first_bad_scale(layer_.format, out);
+    if (bad == out.size()) return;
+    refuse_scale(model_.checkpoint, layer_, expert_, *view.tensor,
+                 cut.first_row + bad / segment.row_bytes, cut.first_byte + bad % segment.row_bytes,
+                 out[bad]);
+  }
+
+  void pack_scalar(SegmentSource source, std::span<std::byte> out) const {
+    const TensorInfo* tensor = scalar_of(tensors(), source);
+    const bool consumed = source.part == Part::dequant_mul || plan_.act_format == ActFormat::nvfp4;
+    if (consumed) require_scalar(source, tensor);
+    if (tensor == nullptr) {
+      std::memcpy(out.data(), &kAbsent, sizeof kAbsent);
+    } else {
+      std::memcpy(out.data(), model_.checkpoint.bytes(*tensor).data(), sizeof kAbsent);
+    }
+  }
+
+  void require_scalar(SegmentSource source, const TensorInfo* tensor) const {
+    const Place where{
+        .file = model_.checkpoint.path().string(), .layer = layer_.layer, .expert = expert_};
+    if (tensor == nullptr) {
+      throw Error(
+          ErrorCode::input,
+          {.code = "MOXIE-M006",
+           .message = std::string(name_of(source.projection)) +
+                      (source.part == Part::dequant_mul ? " has no global scale"
+                                                        : " has no activation scale") +
+                      ", which act_format " + std::string(name_of(plan_.act_format)) + " consumes",
+           .where = where,
+           .expected = "an f32 scalar",
+           .got = "none",
+           .hint =
+               source.part == Part::dequant_mul ? "" : "use act_format bf16, which needs none"});
+    }
+    try {
+      read_scalar(model_.checkpoint, *tensor);
+    } catch (const Error& error) {
+      Finding finding = error.findings().front();
+      finding.where.layer = layer_.layer;
+      finding.where.expert = expert_;
+      throw Error(error.code(), std::move(finding));
+    }
+  }
+
+  const MoeModel& model_;
+  const ShardPlan& plan_;
+  const RankPlan& rank_;
+  const LayerExperts& layer_;
+  std::uint64_t expert_;
+};
+
+// Rows and bytes per row of a whole source tensor, as the plan's widths give them.
+SegmentCut whole_of(const ShardPlan& plan, SegmentSource source) {
+  if (source.is_scalar()) return {.rows = 1, .row_bytes = sizeof(float)};
+  const Elems rows = source.is_cut_by_rows() ? plan.inter().original : Elems{plan.hidden};
+  const Elems columns = source.is_cut_by_rows() ? Elems{plan.hidden} : plan.inter().original;
+  const std::uint64_t bytes = source.part == Part::codes
+                                  ? to_packed_bytes(columns).value
+                                  : to_scale_groups(columns, plan.format).value;
+  return {.rows = rows.value, .row_bytes = bytes};
+}
+
+}  // namespace
+
+void pack_expert(const MoeModel& model, const ShardPlan& plan, const RankPlan& rank,
+                 const LayerExperts& layer, std::uint64_t expert, std::span<std::byte> blob) {
+  MOXIE_CHECK(blob.size() == plan.layout.stride, "a blob holds one stride");
+  MOXIE_CHECK(expert < layer.experts.size(), "an expert id lies inside the layer");
+  if (!layer.problems.empty()) throw Error::of(ErrorCode::input, layer.problems);
+  if (layer.format != plan.format) {
+    throw Error(ErrorCode::unsupported, {.code = "MOXIE-M009",
+                                         .message = "the layer is in another format than the plan",
+                                         .where = {.layer = layer.layer},
+                                         .expected = std::string(name_of(plan.format)),
+                                         .got = std::string(name_of(layer.format))});
+  }
+  ExpertPacker(model, plan, rank, layer, expert).pack(blob);
+}
+
+PackedExperts pack(const MoeModel& model, const ShardPlan& plan, unsigned rank, int layer) {
+  MOXIE_CHECK(rank < plan.ranks.size(), "a rank lies inside the plan");
+  const RankPlan& part = plan.ranks[rank];
+  const LayerExperts& source = model.require_layer(layer);
+  PackedExperts packed{.layout = plan.layout, .experts = part.experts, .blobs = {}};
+  packed.blobs.resize(part.experts.count() * plan.layout.stride);
+  parallel_for(part.experts.count(), [&](std::uint64_t i) {
+    pack_expert(model, plan, part, source, part.experts.first + i,
+                std::span(packed.blobs).subspan(i * plan.layout.stride, plan.layout.stride));
+  });
+  return packed;
+}
+
+UnpackedExpert make_unpacked(const ShardPlan& plan, std::byte fill) {
+  UnpackedExpert unpacked;
+  unpacked.tensors.resize(static_cast<std::size_t>(Segment::down_act_dequant_mul) + 1);
+  for (const PackedSegment& segment : plan.layout.segments) {
+    const SegmentCut whole = whole_of(plan, source_of(segment.segment));
+    unpacked.tensors[static_cast<std::size_t>(segment.segment)].assign(whole.rows * whole.row_bytes,
+                                                                       fill);
+  }
+  return unpacked;
+}
+
+void unpack_expert(const ShardPlan& plan, const RankPlan& rank, std::span<const std::byte> blob,
+                   UnpackedExpert& out) {
+  MOXIE_CHECK(blob.size() == plan.layout.stride, "a blob holds one stride");
+  const auto refuse_tail = [&](std::string tensor, std::uint64_t row, std::uint64_t byte) {
+    throw Error(ErrorCode::verdict, {.code = "MOXIE-V003",
+                                     .message = "tail is not zero at row " + std::to_string(row) +
+                                                ", byte " + std::to_string(byte),
+                                     .where = {.tensor = std::move(tensor), .rank = rank.rank}});
+  };
+  const auto non_zero = [](std::span<const std::byte> bytes) {
+    return static_cast<std::uint64_t>(
+        std::ranges::find_if(bytes, [](std::byte b) { return b != std::byte{0}; }) - bytes.begin());
+  };
+  for (const PackedSegment& segment : plan.layout.segments) {
+    const SegmentSource source = source_of(segment.segment);
+    const SegmentCut whole = whole_of(plan, source);
+    const SegmentCut cut =
+        source.is_scalar() ? whole : cut_of(source, rank.slice, whole.rows, whole.row_bytes);
+    std::vector<std::byte>& tensor = out.tensors[static_cast<std::size_t>(segment.segment)];
+    MOXIE_CHECK(tensor.size() == whole.rows * whole.row_bytes, "buffers come from make_unpacked");
+    for (std::uint64_t row = 0; row < segment.rows; ++row) {
+      const auto from = blob.subspan(segment.offset + row * segment.row_bytes, segment.row_bytes);
+      const std::uint64_t real = row < cut.rows ? cut.row_bytes : 0;
+      if (real > 0) {
+        std::memcpy(tensor.data() + (cut.first_row + row) * whole.row_bytes + cut.first_byte,
+                    from.data(), real);
+      }
+      const auto tail = from.subspan(real);
+      if (const std::uint64_t at = non_zero(tail); at != tail.size()) {
+        refuse_tail(std::string(name_of(segment.segment)), row, real + at);
+      }
+    }
+  }
+  const auto rest = blob.subspan(plan.layout.expert_bytes);
+  if (const std::uint64_t at = non_zero(rest); at != rest.size())
+    refuse_tail("blob", 0, plan.layout.expert_bytes + at);
+}
+
+}  // namespace moxie

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams packed experts into files: experts of a batch are packed in parallel, then written in
+// order.
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <system_error>
+
+#include "base/checked.hpp"
+#include "base/errors.hpp"
+#include "base/mapped_file.hpp"
+#include "base/parallel.hpp"
+#include "base/staged_file.hpp"
+#include "checkpoint/safetensors_writer.hpp"
+#include "moxie/pack.hpp"
+#include "pack/packed_names.hpp"
+#include "pack/packed_set.hpp"
+#include "pack/segment_source.hpp"
+
+namespace moxie {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Larger batches gain nothing: the packed bytes should still be in cache when they are written.
+constexpr std::uint64_t kLargestBatchBytes = std::uint64_t{64} << 20;
+
+[[noreturn]] void refuse(ErrorCode code, std::string finding_code, const fs::path& path,
+                         std::string message, std::string hint = {}) {
+  throw Error(code, {.code = std::move(finding_code),
+                     .message = std::move(message),
+                     .where = {.file = path.string()},
+                     .hint = std::move(hint)});
+}
+
+// The output folder; taken away again when it was made here and packing fails.
+class OutputFolder {
+ public:
+  explicit OutputFolder(fs::path path) : path_(std::move(path)) {
+    std::error_code error;
+    created_ = fs::create_directories(path_, error);
+    if (error) raise_system("create folder", path_, error.value());
+  }
+  ~OutputFolder() {
+    std::error_code error;
+    if (created_ && !kept_) fs::remove_all(path_, error);
+  }
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+  void keep() { kept_ = true; }
+
+ private:
+  fs::path path_;
+  bool created_ = false;
+  bool kept_ = false;
+};
+
+// The tensors of one expert in a logical file, in segment order; segments that the source lacks are
+// left out.
+struct LogicalTensor {
+  PackedSegment segment;
+  TensorEntry entry;
+};
+
+std::vector<LogicalTensor> logical_tensors(const PackedLayout& layout,
+                                           const ExpertTensors& expert) {
+  std::vector<LogicalTensor> tensors;
+  for (const PackedSegment& segment : layout.segments) {
+    const SegmentSource source = source_of(segment.segment);
+    const TensorInfo* tensor =
+        source.is_scalar() ? scalar_of(expert, source) : rows_of(expert, source).tensor;
+    if (tensor == nullptr) continue;
+    Shape shape = tensor->shape;
+    if (!source.is_scalar()) shape = {segment.rows, segment.row_bytes * 8 / bits_of(tensor->dtype)};
+    tensors.push_back({segment, {tensor->name, tensor->dtype, std::move(shape)}});
+  }
+  return tensors;
+}
+
+class FolderPacker {
+ public:
+  FolderPacker(const MoeModel& model, const ShardPlan& plan, const PackOptions& options)
+      : model_(model),
+        plan_(plan),
+        options_(options),
+        document_(packed_plan_json(plan, options.layout)) {
+    choose_ranks();
+    choose_layers();
+    const std::uint64_t share =
+        options_.memory_bytes / 4;  // packed bytes, their source pages, and slack for both
+    batch_experts_ = std::min(share, kLargestBatchBytes) / plan_.layout.stride;
+    if (batch_experts_ == 0 && options_.memory_bytes < 4 * plan_.layout.stride) {
+      refuse(ErrorCode::usage, "MOXIE-K004", options_.out,
+             "--memory is too small for one expert of " + std::to_string(plan_.layout.stride) +
+                 " bytes",
+             "give at least " + std::to_string(4 * plan_.layout.stride) + " bytes");
+    }
+    batch_experts_ = std::max<std::uint64_t>(batch_experts_, 1);
+    for (const unsigned rank : report_.ranks)
+      total_ += plan_.ranks[rank].bytes_layer * report_.layers.size();
+  }
+
+  PackReport pack() {
+    OutputFolder folder(options_.out);
+    check_folder();
+    check_space();
+    std::vector<std::unique_ptr<StagedFolder>> staged;
+    for (const unsigned rank : report_.ranks) {
+      staged.push_back(std::make_unique<StagedFolder>(options_.out / rank_folder_name(rank)));
+      pack_rank(plan_.ranks[rank], staged.back()->staging());
+    }
+    std::error_code ignored;
+    fs::remove(options_.out / kProofFile, ignored);  // it spoke of fewer ranks
+    write_text_file(options_.out / kPlanFile, document_.dump());
+    if (!model_.checkpoint.config().is_null()) {
+      write_text_file(options_.out / "config.json", model_.checkpoint.config().dump() + "\n");
+    }
+    for (const auto& rank_folder : staged) rank_folder->commit();
+    folder.keep();
+    report_.plan_hash = document_.find("plan_hash")->as_string();
+    return std::move(report_);
+  }
+
+ private:
+  void choose_ranks() {
+    report_.ranks = options_.ranks;
+    if (report_.ranks.empty()) {
+      for (const RankPlan& rank : plan_.ranks) report_.ranks.push_back(rank.rank);
+    }
+    for (const unsigned rank : report_.ranks) {
+      if (rank >= plan_.ranks.size()) {
+        refuse(ErrorCode::usage, "MOXIE-K004", options_.out,
+               "rank " + std::to_string(rank) + " is not in a plan of " +
+                   std::to_string(plan_.ranks.size()) + " ranks");
+      }
+    }
+  }
+
+  // Every layer is checked before a byte is written.
+  void choose_layers() {
+    report_.layers = options_.layers;
+    if (report_.layers.empty()) {
+      for (const LayerExperts& layer : model_.layers) {
+        if (!layer.mtp) report_.layers.push_back(layer.layer);
+      }
+    }
+    if (report_.layers.empty()) {
+      refuse(ErrorCode::input, "MOXIE-M011", model_.checkpoint.path(),
+             "there is no layer with expert tensors to pack");
+    }
+    for (const int layer : report_.layers) (void)model_.require_layer(layer);
+  }
+
+  void check_folder() const {
+    const fs::path plan_path = options_.out / kPlanFile;
+    if (!fs::exists(plan_path)) {
+      if (!fs::is_empty(options_.out)) {
+        refuse(ErrorCode::usage, "MOXIE-K001", options_.out,
+               "output folder is not empty and is no packed set", "choose another --out");
+      }
+      return;
+    }
+    if (read_text_file(plan_path) != document_.dump()) {
+      refuse(ErrorCode::usage, "MOXIE-K001", options_.out, "output folder holds another plan",
+             "choose another --out");
+    }
+    for (const unsigned rank : report_.ranks) {
+      const fs::path rank_folder = options_.out / rank_folder_name(rank);
+      if (fs::exists(rank_folder)) {
+        refuse(ErrorCode::usage, "MOXIE-K001", rank_folder, "rank is packed already",
+               "remove the folder to pack it again");
+      }
+    }
+  }
+
+  void check_space() const {
+    std::error_code error;
+    const fs::space_info space = fs::space(options_.out, error);
+    if (!error && space.available < total_) {
+      refuse(ErrorCode::environment, "MOXIE-E002", options_.out,
+             "disk has " + std::to_string(space.available) + " bytes free, packing needs " +
+                 std::to_string(total_));
+    }
+  }
+
+  void pack_rank(const RankPlan& rank, const fs::path& folder) {
+    Json files = Json::object();
+    for (const int layer : report_.layers) {
+      const std::string name = layer_file_name(layer);
+      files.set(name, pack_layer(rank, model_.require_layer(layer), folder / name));
+      ++report_.files;
+    }
+    Json list;
+    list.set("plan_hash", *document_.find("plan_hash")).set("files", std::move(files));
+    write_text_file(folder / kFilesFile, list.dump() + "\n");
+  }
+
+  // Returns {bytes, xxh3_128} of the file.
+  Json pack_layer(const RankPlan& rank, const LayerExperts& layer, const fs::path& path) {
+    std::vector<std::vector<LogicalTensor>> logical;
+    std::vector<TensorEntry> entries;
+    const std::uint64_t stride = plan_.layout.stride;
+    if (options_.layout == FileLayout::kernel) {
+      entries.push_back(
+          {blobs_tensor_name(layer.layer), DType::u8, {rank.experts.count(), stride}});
+    } else {
+      for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert) {
+        logical.push_back(logical_tensors(plan_.layout, layer.experts[expert]));
+        for (const LogicalTensor& tensor : logical.back()) entries.push_back(tensor.entry);
+      }
+    }
+    SafetensorsWriter writer(path, entries);
+    std::vector<std::byte> batch(std::min(batch_experts_, rank.experts.count()) * stride);
+    for (std::uint64_t first = 0; first < rank.experts.count(); first += batch_experts_) {
+      const std::uint64_t count = std::min(batch_experts_, rank.experts.count() - first);
+      parallel_for(count, [&](std::uint64_t i) {
+        pack_expert(model_, plan_, rank, layer, rank.experts.first + first + i,
+                    std::span(batch).subspan(i * stride, stride));
+      });
+      for (std::uint64_t i = 0; i < count; ++i) {
+        const auto blob = std::span<const std::byte>(batch).subspan(i * stride, stride);
+        if (options_.layout == FileLayout::kernel) {
+          writer.write(blob);
+        } else {
+          for (const LogicalTensor& tensor : logical[first + i]) {
+            writer.write(blob.subspan(tensor.segment.offset, tensor.segment.bytes()));
+          }
+        }
+        done_ += plan_.layout.expert_bytes;
+        report_progress(options_.progress, done_, total_);
+      }
+      release_sources(layer);
+    }
+    writer.commit();
+    report_.bytes += writer.bytes();
+    Json record;
+    record.set("bytes", writer.bytes()).set("xxh3_128", writer.checksum());
+    return record;
+  }
+
+  // Keeps resident source pages to one batch.
+  void release_sources(const LayerExperts& layer) const {
+    std::set<std::uint32_t> files;
+    for (const ExpertTensors& expert : layer.experts) {
+      files.insert(expert.up.codes.tensor->file);
+      files.insert(expert.down.codes.tensor->file);
+    }
+    for (const std::uint32_t file : files) model_.checkpoint.release(file);
+  }
+
+  const MoeModel& model_;
+  const ShardPlan& plan_;
+  const PackOptions& options_;
+  Json document_;
+  PackReport report_;
+  std::uint64_t batch_experts_ = 1;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace
+
+PackReport pack_to_folder(const MoeModel& model, const ShardPlan& plan,
+                          const PackOptions& options) {
+  return FolderPacker(model, plan, options).pack();
+}
+
+}  // namespace moxie

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A folder written by pack_to_folder, opened for reading.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moxie/checkpoint.hpp"
+#include "moxie/pack.hpp"
+#include "moxie/plan.hpp"
+
+namespace moxie {
+
+struct PackedFileRecord {
+  std::uint64_t bytes = 0;
+  std::string checksum;
+};
+
+struct PackedRank {
+  unsigned rank = 0;
+  std::filesystem::path folder;
+  Checkpoint checkpoint;
+  std::string plan_hash;                          // as files.json states it
+  std::map<std::string, PackedFileRecord> files;  // by name, as files.json states them
+};
+
+struct PackedSet {
+  std::filesystem::path folder;
+  ShardPlan plan;
+  FileLayout layout = FileLayout::logical;
+  std::string plan_hash;          // as moxie-plan.json states it
+  std::string actual_plan_hash;   // of its text
+  std::vector<PackedRank> ranks;  // those present, ascending
+};
+
+// True when the folder holds moxie-plan.json.
+bool is_packed_set(const std::filesystem::path& folder);
+
+// Reads plan, file lists and headers; no tensor byte. Error(input) for a folder that is no packed
+// set, or files that a strict reader refuses.
+PackedSet open_packed_set(const std::filesystem::path& folder);
+
+// xxh3_128 of a plan document's text without its plan_hash.
+std::string plan_hash_of(Json document);
+
+}  // namespace moxie

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// E8M0: 0xFF is NaN. UE4M3: 0x7F is NaN and a set top bit would be a sign; both are >= 0x7F.
+#include "pack/scale_check.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace moxie {
+
+std::size_t first_bad_scale(BlockFormat format, std::span<const std::byte> scales) {
+  const std::byte least_bad{format == BlockFormat::mxfp4 ? std::uint8_t{0xFF} : std::uint8_t{0x7F}};
+  // Whole blocks first: a maximum needs no branch and vectorises.
+  constexpr std::size_t kBlock = 256;
+  std::size_t at = 0;
+  for (; at + kBlock <= scales.size(); at += kBlock) {
+    std::byte most{0};
+    for (std::size_t i = 0; i < kBlock; ++i) most = std::max(most, scales[at + i]);
+    if (most >= least_bad) break;
+  }
+  while (at < scales.size() && scales[at] < least_bad) ++at;
+  return at;
+}
+
+void refuse_scale(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
+                  const TensorInfo& tensor, std::uint64_t row, std::uint64_t group, std::byte got) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  const auto value = std::to_integer<unsigned>(got);
+  const bool mxfp4 = layer.format == BlockFormat::mxfp4;
+  throw Error(
+      ErrorCode::input,
+      {.code = "MOXIE-K003",
+       .message = std::string(mxfp4 || value == 0x7F || value == 0xFF ? "scale is NaN"
+                                                                      : "scale has a sign") +
+                  " at row " + std::to_string(row) + ", group " + std::to_string(group),
+       .where = {.file = checkpoint.files()[tensor.file].path.string(),
+                 .tensor = tensor.name,
+                 .layer = layer.layer,
+                 .expert = expert},
+       .expected = mxfp4 ? "an E8M0 code below 0xFF" : "a UE4M3 code below 0x7F",
+       .got = std::string("0x") + kDigits[value >> 4U] + kDigits[value & 15U],
+       .hint = "the checkpoint is corrupt; download the file again"});
+}
+
+std::span<const std::byte> row_bytes(const Checkpoint& checkpoint, const RowsView& view,
+                                     std::uint64_t row) {
+  return checkpoint.bytes(*view.tensor)
+      .subspan(view.offset + row * view.row_stride, view.row_bytes);
+}
+
+}  // namespace moxie

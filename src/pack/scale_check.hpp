@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Refuses stored scales that no reader may use: NaN codes, and a sign in an unsigned E4M3 scale.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "moxie/checkpoint.hpp"
+#include "moxie/model.hpp"
+
+namespace moxie {
+
+// Position of the first scale byte in `scales` that is NaN or negative; scales.size() when there is
+// none.
+std::size_t first_bad_scale(BlockFormat format, std::span<const std::byte> scales);
+
+// Throws Error(input) MOXIE-K003 naming tensor, row and group of a bad scale.
+[[noreturn]] void refuse_scale(const Checkpoint& checkpoint, const LayerExperts& layer,
+                               std::uint64_t expert, const TensorInfo& tensor, std::uint64_t row,
+                               std::uint64_t group, std::byte got);
+
+// The bytes of row `row` of a view.
+std::span<const std::byte> row_bytes(const Checkpoint& checkpoint, const RowsView& view,
+                                     std::uint64_t row);
+
+}  // namespace moxie

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where each packed segment comes from and along which axis it is cut.
+#pragma once
+
+#include <cstdint>
+
+#include "moxie/model.hpp"
+#include "moxie/plan.hpp"
+
+namespace moxie {
+
+enum class Part : std::uint8_t { codes, block_scales, dequant_mul, act_dequant_mul };
+
+struct SegmentSource {
+  ProjectionKind projection;
+  Part part;
+
+  // Gate and up are cut by rows, down by columns: packed bytes for codes, scale groups for scales.
+  [[nodiscard]] constexpr bool is_scalar() const {
+    return part == Part::dequant_mul || part == Part::act_dequant_mul;
+  }
+  [[nodiscard]] constexpr bool is_cut_by_rows() const { return projection != ProjectionKind::down; }
+};
+
+// Segments are numbered part by part, projection by projection.
+constexpr SegmentSource source_of(Segment segment) {
+  const auto number = static_cast<unsigned>(segment);
+  return {static_cast<ProjectionKind>(number % 3), static_cast<Part>(number / 3)};
+}
+
+inline const RowsView& rows_of(const ExpertTensors& expert, SegmentSource source) {
+  const Projection& projection = expert[source.projection];
+  return source.part == Part::codes ? projection.codes : projection.block_scales;
+}
+
+inline const TensorInfo* scalar_of(const ExpertTensors& expert, SegmentSource source) {
+  const Projection& projection = expert[source.projection];
+  return source.part == Part::dequant_mul ? projection.dequant_mul : projection.act_dequant_mul;
+}
+
+// A rank's part of one segment as plain numbers: rows and bytes per row, for code that addresses
+// memory. `from` and `size` are of the source; the rest of the packed segment is tail.
+struct SegmentCut {
+  std::uint64_t first_row = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t first_byte = 0;  // inside a source row
+  std::uint64_t row_bytes = 0;
+};
+
+// `source_rows` and `source_row_bytes` are the whole tensor's.
+constexpr SegmentCut cut_of(SegmentSource source, const InterSlice& slice,
+                            std::uint64_t source_rows, std::uint64_t source_row_bytes) {
+  if (source.is_cut_by_rows())
+    return {slice.rows.src.value, slice.rows.count.value, 0, source_row_bytes};
+  if (source.part == Part::codes)
+    return {0, source_rows, slice.bytes.src.value, slice.bytes.count.value};
+  return {0, source_rows, slice.groups.src.value, slice.groups.count.value};  // one byte per group
+}
+
+}  // namespace moxie

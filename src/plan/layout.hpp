@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Offsets inside one packed expert.
+#pragma once
+
+#include "moxie/plan.hpp"
+
+namespace moxie {
+
+// Linear layout: codes of gate, up, down, then their scales, then the f32 scalars of NVFP4; the
+// stride is a multiple of 64 bytes. `kernel` is the local intermediate width in memory.
+PackedLayout linear_layout(std::uint64_t hidden, Elems kernel, BlockFormat format, bool gated);
+
+}  // namespace moxie

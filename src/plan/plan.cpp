@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// topology -> kernel choice -> axis -> ranks -> bytes; pure functions of config facts and options.
+#include "moxie/plan.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/checked.hpp"
+#include "formats/block_format.hpp"
+#include "plan/layout.hpp"
+
+namespace moxie {
+
+namespace {
+
+constexpr unsigned kMaxTp = 64;
+constexpr unsigned kMaxEp = 1024;
+
+[[noreturn]] void refuse(ErrorCode code, Finding finding) { throw Error(code, std::move(finding)); }
+
+void check_options(const PlanOptions& options) {
+  const auto in_range = [](std::string_view name, std::uint64_t value, std::uint64_t most) {
+    if (value >= 1 && value <= most) return;
+    refuse(ErrorCode::usage, {.code = "MOXIE-P001",
+                              .message = std::string(name) + " is out of range",
+                              .expected = "1 to " + std::to_string(most),
+                              .got = std::to_string(value)});
+  };
+  in_range("tp", options.tp, kMaxTp);
+  in_range("ep", options.ep, kMaxEp);
+  if (options.kernel_align) in_range("kernel-align", *options.kernel_align, std::uint64_t{1} << 16);
+}
+
+BlockFormat format_of(const MoeModel& model, const PlanOptions& options) {
+  if (model.format) {
+    if (options.format && *options.format != *model.format) {
+      refuse(ErrorCode::usage, {.code = "MOXIE-P006",
+                                .message = "--format differs from the checkpoint's",
+                                .expected = std::string(name_of(*model.format)),
+                                .got = std::string(name_of(*options.format))});
+    }
+    return *model.format;
+  }
+  if (!options.format) {
+    refuse(
+        ErrorCode::unsupported,
+        {.code = "MOXIE-P005",
+         .message = "the experts are in no known FP4 format",
+         .expected = "mxfp4 or nvfp4",
+         .got = model.config.quantization.empty() ? "no quantisation" : model.config.quantization,
+         .hint = "say --format mxfp4|nvfp4 to plan for a format it could be converted to"});
+  }
+  return *options.format;
+}
+
+void check_widths(const ModelConfig& config, BlockFormat format) {
+  const std::uint64_t group = scale_group(format);
+  if (config.hidden % group != 0) {
+    refuse(ErrorCode::unsupported, {.code = "MOXIE-P003",
+                                    .message = "hidden is no multiple of the scale group",
+                                    .where = {.axis = "hidden"},
+                                    .expected = "a multiple of " + std::to_string(group),
+                                    .got = std::to_string(config.hidden)});
+  }
+}
+
+// Fills `considered` and returns the first kernel that supports the problem.
+const KernelEntry& choose_kernel(const KernelProblem& problem,
+                                 std::vector<KernelAnswer>& considered) {
+  const KernelEntry* chosen = nullptr;
+  for (const KernelEntry& kernel : kernel_catalog()) {
+    considered.push_back({std::string(kernel.name), refusal(kernel, problem)});
+    if (chosen == nullptr && considered.back().refusal.empty()) chosen = &kernel;
+  }
+  if (chosen != nullptr) return *chosen;
+  std::vector<Finding> findings;
+  for (const KernelAnswer& answer : considered) {
+    findings.push_back({.code = "MOXIE-P002",
+                        .message = "no kernel for this problem on " +
+                                   std::string(name_of(problem.target)) + ": " + answer.kernel +
+                                   " " + answer.refusal});
+  }
+  throw Error::of(ErrorCode::unsupported, std::move(findings));
+}
+
+std::uint64_t require_product(std::uint64_t a, std::uint64_t b) {
+  const auto product = checked_multiply(a, b);
+  if (!product)
+    refuse(ErrorCode::unsupported,
+           {.code = "MOXIE-P009", .message = "the packed size exceeds 64 bits"});
+  return *product;
+}
+
+std::vector<RankPlan> plan_ranks(const ShardPlan& plan) {
+  std::vector<RankPlan> ranks;
+  for (unsigned ep_rank = 0; ep_rank < plan.ep; ++ep_rank) {
+    for (unsigned tp_rank = 0; tp_rank < plan.tp; ++tp_rank) {
+      RankPlan rank{.rank = ep_rank * plan.tp + tp_rank,
+                    .tp_rank = tp_rank,
+                    .ep_rank = ep_rank,
+                    .experts = experts_of(plan.experts, plan.ep, ep_rank),
+                    .slice = slice_inter(plan.inter(), tp_rank, plan.format)};
+      rank.bytes_layer = require_product(plan.layout.expert_bytes, rank.experts.count());
+      rank.bytes_total = require_product(rank.bytes_layer, plan.layers);
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
+}  // namespace
+
+ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
+  check_options(options);
+  const ModelConfig& config = model.config;
+  if (options.ep > config.experts) {
+    refuse(ErrorCode::unsupported, {.code = "MOXIE-P004",
+                                    .message = "more expert-parallel ranks than experts",
+                                    .expected = "ep <= " + std::to_string(config.experts),
+                                    .got = std::to_string(options.ep)});
+  }
+  ShardPlan plan;
+  plan.model = config.model_type;
+  plan.format = format_of(model, options);
+  plan.tp = options.tp;
+  plan.ep = options.ep;
+  plan.target = options.target;
+  plan.act_format = options.act_format;
+  plan.hidden = config.hidden;
+  plan.experts = config.experts;
+  plan.layers = config.moe_layers.size();
+  plan.gated = config.gated;
+  check_widths(config, plan.format);
+  const KernelEntry& kernel = choose_kernel({.target = plan.target,
+                                             .format = plan.format,
+                                             .act_format = plan.act_format,
+                                             .hidden = plan.hidden},
+                                            plan.considered);
+  plan.kernel = kernel.name;
+  // A common multiple serves the kernel and whoever asked for more.
+  const std::uint64_t align = std::lcm(kernel.inter_multiple, options.kernel_align.value_or(1));
+  plan.axes.push_back(
+      plan_axis(Elems{config.inter}, plan.tp, Elems{scale_group(plan.format)}, Elems{align}));
+  plan.identity = plan.inter().virtual_global == plan.inter().original;
+  plan.layout = linear_layout(plan.hidden, plan.inter().kernel, plan.format, plan.gated);
+  plan.ranks = plan_ranks(plan);
+  for (const RankPlan& rank : plan.ranks) {
+    if (rank.ep_rank == 0 && rank.slice.rows.count == Elems{0}) {
+      plan.findings.push_back(
+          {.code = "MOXIE-P007",
+           .severity = Severity::note,
+           .message = "rank owns no real part of the axis; all it holds is zero",
+           .where = {.rank = rank.rank, .axis = "moe_inter"}});
+    }
+  }
+  return plan;
+}
+
+}  // namespace moxie

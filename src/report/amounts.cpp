@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes and counts as people read them.
+#include <array>
+#include <cstddef>
+#include <string>
+
+#include "moxie/report.hpp"
+
+namespace moxie {
+
+std::string format_bytes(std::uint64_t bytes) {
+  constexpr std::array<std::string_view, 7> kUnits{"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+  if (bytes < 1000) return std::to_string(bytes) + " B";
+  // One decimal, rounded half up. A value that rounds to 1000.0 moves on to the next unit.
+  std::uint64_t unit_bytes = 1000;
+  std::size_t unit = 1;
+  const auto tenths = [&] {
+    const std::uint64_t tenth = unit_bytes / 10;
+    return bytes / tenth + (bytes % tenth >= (tenth + 1) / 2 ? 1 : 0);
+  };
+  while (unit + 1 < kUnits.size() && tenths() >= 10000) {
+    unit_bytes *= 1000;
+    ++unit;
+  }
+  const std::uint64_t rounded = tenths();
+  return std::to_string(rounded / 10) + "." + std::to_string(rounded % 10) + " " +
+         std::string(kUnits[unit]);
+}
+
+std::string format_count(std::uint64_t count) {
+  std::string text = std::to_string(count);
+  for (std::size_t at = text.size(); at > 3;) {
+    at -= 3;
+    text.insert(at, 1, ',');
+  }
+  return text;
+}
+
+}  // namespace moxie

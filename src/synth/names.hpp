@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensors of one layer, under the names, types and shapes of a dialect.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "checkpoint/safetensors_writer.hpp"
+#include "moxie/model.hpp"
+#include "synth/recipe.hpp"
+
+namespace moxie::synth {
+
+// What the bytes of a tensor mean.
+enum class Content : std::uint8_t {
+  router_weight,  // bf16 [experts, hidden]
+  router_bias,    // f32 [experts]
+  token_table,    // i64 [vocab, top_k], expert ids
+  codes,          // pairs of E2M1 [n, k/2]
+  block_scales,   // E8M0 or UE4M3 [n, k/group]
+  weight_global,  // f32 [], multiplier of the weight
+  input_global    // f32 [], multiplier of the activations
+};
+
+struct Tensor {
+  TensorEntry entry;
+  Content content = Content::codes;
+  std::uint64_t layer = 0;
+  std::uint64_t expert = 0;
+  ProjectionKind projection = ProjectionKind::gate;
+  std::uint64_t number = 0;  // running number in the checkpoint
+};
+
+// In file order: the router, then the experts by id, gate before up before down. The first one has
+// the running number `first_number`.
+std::vector<Tensor> tensors_of_layer(const Recipe& recipe, std::uint64_t layer,
+                                     std::uint64_t first_number);
+
+// "layers.3.ffn.experts"
+std::string experts_prefix(const Recipe& recipe, std::uint64_t layer);
+
+}  // namespace moxie::synth

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Eight bytes per step from one or two random words; integers, shifts and table look-ups only.
+#include "synth/patterns.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "formats/bf16.hpp"
+#include "synth/code_tables.hpp"
+#include "synth/random.hpp"
+
+namespace moxie::synth {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "checkpoints are little endian");
+
+constexpr std::uint64_t kEachByte = 0x0101010101010101;
+
+// Calls word_at(i) for the bytes 8i..8i+7 of the tensor, lowest byte first.
+template <class WordAt>
+void fill_words(std::uint64_t begin, std::span<std::byte> out, WordAt word_at) {
+  std::uint64_t index = begin / 8;
+  std::size_t at = 0;
+  if (const std::uint64_t skip = begin % 8; skip != 0) {
+    const std::uint64_t word = word_at(index++) >> (8 * skip);
+    at = std::min<std::size_t>(8 - skip, out.size());
+    std::memcpy(out.data(), &word, at);
+  }
+  for (; out.size() - at >= 8; at += 8) {
+    const std::uint64_t word = word_at(index++);
+    std::memcpy(out.data() + at, &word, 8);
+  }
+  if (at < out.size()) {
+    const std::uint64_t word = word_at(index);
+    std::memcpy(out.data() + at, &word, out.size() - at);
+  }
+}
+
+// What the bytes of a stream are for; part of the stream's path, so the values stay as they are.
+enum class Part : std::uint8_t {
+  codes = 0,
+  scales = 1,
+  router_weight = 2,
+  router_bias = 3,
+  token_table = 4,
+  weight_global = 5,
+  input_global = 6
+};
+
+Stream stream_of(const Recipe& recipe, const Tensor& tensor, Part part) {
+  return {recipe.seed,
+          {tensor.layer, tensor.expert, static_cast<std::uint64_t>(tensor.projection),
+           static_cast<std::uint64_t>(part)}};
+}
+
+std::uint64_t look_up(const ByteTable& table, std::uint64_t random) {
+  std::uint64_t word = 0;
+  for (unsigned shift = 0; shift < 64; shift += 8) {
+    word |= std::uint64_t{table[(random >> shift) & 0xFF]} << shift;
+  }
+  return word;
+}
+
+void fill_random_codes(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
+                       std::span<std::byte> out) {
+  static constexpr ByteTable kLow[2] = {signed_codes(kMxfp4Magnitudes, 0),
+                                        signed_codes(kNvfp4Magnitudes, 0)};
+  static constexpr ByteTable kHigh[2] = {signed_codes(kMxfp4Magnitudes, 4),
+                                         signed_codes(kNvfp4Magnitudes, 4)};
+  const auto format = static_cast<std::size_t>(recipe.format);
+  const ByteTable& low = kLow[format];
+  const ByteTable& high = kHigh[format];
+  const Stream stream = stream_of(recipe, tensor, Part::codes);
+  fill_words(begin, out, [&](std::uint64_t i) {
+    return look_up(low, stream.word(2 * i)) | look_up(high, stream.word(2 * i + 1));
+  });
+}
+
+void fill_random_scales(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
+                        std::span<std::byte> out) {
+  const bool is_mxfp4 = recipe.format == BlockFormat::mxfp4;
+  const bool outliers = recipe.pattern == Pattern::outliers;
+  const ByteTable& table = is_mxfp4   ? kE8m0Scales
+                           : outliers ? kUe4m3ScalesBelowOutliers
+                                      : kUe4m3Scales;
+  const Stream stream = stream_of(recipe, tensor, Part::scales);
+  fill_words(begin, out, [&](std::uint64_t i) {
+    const std::uint64_t word = look_up(table, stream.word(2 * i));
+    if (!outliers) return word;
+    // One word in 256, hence one group in 2048, has an outlier: 2^-1..2^2 or 256..448.
+    const std::uint64_t choice = stream.word(2 * i + 1);
+    if ((choice & 0xFF) != 0) return word;
+    const std::uint64_t scale =
+        is_mxfp4 ? kE8m0One - 1 + ((choice >> 16) & 3) : 0x78 + ((choice >> 16) & 0xFF) % 7;
+    const unsigned shift = 8 * ((choice >> 8) & 7);
+    return (word & ~(std::uint64_t{0xFF} << shift)) | scale << shift;
+  });
+}
+
+void fill_codes(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
+                std::span<std::byte> out) {
+  switch (recipe.pattern) {
+    case Pattern::normal:
+    case Pattern::outliers:
+      return fill_random_codes(recipe, tensor, begin, out);
+    case Pattern::monotonic:
+      // Byte p of the tensor is p mod 256; a word starts at a multiple of 8, so no byte carries.
+      return fill_words(begin, out, [](std::uint64_t i) {
+        return ((8 * i) & 0xFF) * kEachByte + 0x0706050403020100;
+      });
+    case Pattern::constant:
+      return fill_words(begin, out, [](std::uint64_t) { return 0x22 * kEachByte; });
+  }
+}
+
+void fill_scales(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
+                 std::span<std::byte> out) {
+  switch (recipe.pattern) {
+    case Pattern::normal:
+    case Pattern::outliers:
+      return fill_random_scales(recipe, tensor, begin, out);
+    case Pattern::monotonic:
+      // 113 is prime and below every NaN code: neighbours differ, and so do neighbouring tensors.
+      return fill_words(begin, out, [number = tensor.number % 113](std::uint64_t i) {
+        std::uint64_t word = 0;
+        for (unsigned byte = 0; byte < 8; ++byte) {
+          word |= (31 * ((8 * i + byte) % 113) + number) % 113 << (8 * byte);
+        }
+        return word;
+      });
+    case Pattern::constant: {
+      const std::uint64_t one = recipe.format == BlockFormat::mxfp4 ? kE8m0One : 0x38;
+      return fill_words(begin, out, [one](std::uint64_t) { return one * kEachByte; });
+    }
+  }
+}
+
+// Bits of an fp32 scalar. Random ones are 2^exponent times a mantissa that a bijection makes of the
+// expert's number, so that no two experts of the first 128 layers share a value.
+std::uint32_t scalar_bits(const Recipe& recipe, const Tensor& tensor) {
+  if (recipe.pattern == Pattern::constant) return std::bit_cast<std::uint32_t>(1.0F);
+  const bool is_weight = tensor.content == Content::weight_global;
+  // amax / 2688 of weights of deviation 0.016, and of activations whose largest value is near 10.
+  int exponent = is_weight ? -15 : -8;
+  if (is_weight && recipe.pattern == Pattern::outliers) exponent += kOutlierExponents;
+  // Gate and up see the same input and are scaled together: they share both scalars.
+  const std::uint64_t is_down = tensor.projection == ProjectionKind::down ? 1 : 0;
+  const std::uint64_t index = (tensor.layer << 16) + 2 * tensor.expert + is_down;
+  const auto part = is_weight ? Part::weight_global : Part::input_global;
+  const std::uint64_t start = Stream(recipe.seed, {static_cast<std::uint64_t>(part)}).word(0);
+  const std::uint64_t mantissa = (index * 0x4F1BBD + start) & 0x7FFFFF;
+  return static_cast<std::uint32_t>(exponent + 127) << 23 | static_cast<std::uint32_t>(mantissa);
+}
+
+// Sum of four random bytes less its mean: near Gaussian, deviation 148.
+int centred_sum(std::uint32_t random) {
+  const std::uint32_t pairs = (random & 0x00FF00FF) + ((random >> 8) & 0x00FF00FF);
+  return static_cast<int>((pairs & 0xFFFF) + (pairs >> 16)) - 510;
+}
+
+// Deviation 0.018: logits over some thousand inputs of unit variance stay of order one.
+std::uint64_t router_weight_word(const Stream& stream, std::uint64_t i) {
+  std::uint64_t word = 0;
+  for (unsigned element = 0; element < 4; ++element) {
+    const std::uint64_t random = stream.word(2 * i + element / 2) >> (32 * (element % 2));
+    const int sum = centred_sum(static_cast<std::uint32_t>(random));
+    word |= std::uint64_t{encode_bf16(static_cast<float>(sum) * 0x1p-13F)} << (16 * element);
+  }
+  return word;
+}
+
+// Deviation 0.036, small beside scores of order one.
+std::uint64_t router_bias_word(const Stream& stream, std::uint64_t i) {
+  const std::uint64_t random = stream.word(i);
+  const auto bits = [&](unsigned half) {
+    const int sum = centred_sum(static_cast<std::uint32_t>(random >> (32 * half)));
+    return std::uint64_t{std::bit_cast<std::uint32_t>(static_cast<float>(sum) * 0x1p-12F)};
+  };
+  return bits(0) | bits(1) << 32;
+}
+
+// The ids of one token are an arithmetic progression modulo `experts` that is too short to meet
+// itself: all distinct.
+std::uint64_t token_table_word(const Recipe& recipe, const Stream& stream, std::uint64_t i) {
+  const std::uint64_t random = stream.word(i / recipe.top_k);
+  const std::uint64_t steps = recipe.top_k > 1 ? (recipe.experts - 1) / (recipe.top_k - 1) : 1;
+  const std::uint64_t first = (random & 0xFFFFFFFF) * recipe.experts >> 32;
+  const std::uint64_t step = 1 + ((random >> 32) * steps >> 32);
+  return (first + i % recipe.top_k * step) % recipe.experts;
+}
+
+}  // namespace
+
+void fill(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
+          std::span<std::byte> out) {
+  switch (tensor.content) {
+    case Content::codes:
+      return fill_codes(recipe, tensor, begin, out);
+    case Content::block_scales:
+      return fill_scales(recipe, tensor, begin, out);
+    case Content::weight_global:
+    case Content::input_global:
+      return fill_words(begin, out, [bits = scalar_bits(recipe, tensor)](std::uint64_t) {
+        return std::uint64_t{bits};
+      });
+    case Content::router_weight: {
+      const Stream stream = stream_of(recipe, tensor, Part::router_weight);
+      return fill_words(begin, out, [&](std::uint64_t i) { return router_weight_word(stream, i); });
+    }
+    case Content::router_bias: {
+      const Stream stream = stream_of(recipe, tensor, Part::router_bias);
+      return fill_words(begin, out, [&](std::uint64_t i) { return router_bias_word(stream, i); });
+    }
+    case Content::token_table: {
+      const Stream stream = stream_of(recipe, tensor, Part::token_table);
+      return fill_words(begin, out,
+                        [&](std::uint64_t i) { return token_table_word(recipe, stream, i); });
+    }
+  }
+}
+
+}  // namespace moxie::synth

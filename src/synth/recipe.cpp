@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options and config to a recipe, with every refusal that needs no disk.
+#include "synth/recipe.hpp"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "formats/block_format.hpp"
+
+namespace moxie::synth {
+
+namespace {
+
+// Widths beyond this are no model's; with the other limits all sizes of a layer fit in 64 bits.
+constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 20;
+// An expert has at most 12 tensors of at most 200 header bytes, and a safetensors header may have
+// 100,000,000 bytes.
+constexpr std::uint64_t kMaxExperts = std::uint64_t{1} << 15;
+// Shards are numbered with five digits.
+constexpr std::uint64_t kMaxLayers = 99999;
+
+[[noreturn]] void refuse_config(std::string message, std::string expected, std::string got,
+                                std::string hint = {}) {
+  throw Error(ErrorCode::unsupported, {.code = "MOXIE-P010",
+                                       .message = std::move(message),
+                                       .expected = std::move(expected),
+                                       .got = std::move(got),
+                                       .hint = std::move(hint)});
+}
+
+[[noreturn]] void refuse_size(std::string_view axis, std::string expected, std::uint64_t got) {
+  throw Error(ErrorCode::usage, {.code = "MOXIE-U003",
+                                 .message = "the size of " + std::string(axis) + " is out of range",
+                                 .where = {.axis = std::string(axis)},
+                                 .expected = std::move(expected),
+                                 .got = std::to_string(got)});
+}
+
+std::string text_at(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  return value != nullptr ? value->as_string() : std::string();
+}
+
+std::uint64_t number_at(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  return value != nullptr ? value->as_unsigned() : 0;
+}
+
+DialectKind choose_dialect(const SynthOptions& options, const std::string& model_type,
+                           const Json* quantization) {
+  const bool is_v4 = model_type == "deepseek_v4";
+  const std::string got = "model_type " + (model_type.empty() ? "absent" : model_type);
+  if (options.dialect) {
+    if (*options.dialect == DialectKind::deepseek && !is_v4) {
+      refuse_config("the deepseek dialect belongs to another model family",
+                    "model_type deepseek_v4", got, "use --dialect modelopt --format nvfp4");
+    }
+    return *options.dialect;
+  }
+  if (is_v4) return DialectKind::deepseek;
+  if (quantization != nullptr && text_at(*quantization, "quant_method").starts_with("modelopt")) {
+    return DialectKind::modelopt;
+  }
+  refuse_config("the model has no dialect of its own that can be written",
+                "model_type deepseek_v4, or quant_method modelopt", got,
+                "use --dialect modelopt --format nvfp4");
+}
+
+BlockFormat choose_format(const SynthOptions& options, DialectKind dialect,
+                          const Json* quantization) {
+  if (options.format) {
+    if (dialect == DialectKind::modelopt && *options.format != BlockFormat::nvfp4) {
+      refuse_config("the dialect does not go with the format", "modelopt with nvfp4",
+                    "modelopt with " + std::string(name_of(*options.format)),
+                    "use --format nvfp4, or --dialect deepseek");
+    }
+    return *options.format;
+  }
+  if (dialect == DialectKind::modelopt) return BlockFormat::nvfp4;
+  const bool requantised =
+      quantization != nullptr && text_at(*quantization, "moe_quant_algo") == "NVFP4";
+  return requantised ? BlockFormat::nvfp4 : BlockFormat::mxfp4;
+}
+
+// The keys that sizes are read from; all of them must be positive numbers.
+void require_keys(const Json& config, bool needs_vocab) {
+  std::string missing;
+  const auto need = [&](std::string_view key, bool present) {
+    if (!present) missing += (missing.empty() ? "" : ", ") + std::string(key);
+  };
+  for (const std::string_view key :
+       {"hidden_size", "moe_intermediate_size", "num_hidden_layers", "num_experts_per_tok"}) {
+    need(key, number_at(config, key) > 0);
+  }
+  need("n_routed_experts (or num_experts)",
+       number_at(config, "n_routed_experts") > 0 || number_at(config, "num_experts") > 0);
+  need("vocab_size", !needs_vocab || number_at(config, "vocab_size") > 0);
+  if (!missing.empty()) {
+    refuse_config("the config lacks what a checkpoint is made from",
+                  "positive whole numbers at its top level", "none for " + missing);
+  }
+  if (text_at(config, "mlp_hidden_act") == "relu2") {
+    refuse_config("experts without a gate projection can not be written", "gated experts",
+                  "mlp_hidden_act relu2");
+  }
+}
+
+std::uint64_t checked_count(std::string_view axis, std::uint64_t count, std::uint64_t most) {
+  if (count == 0 || count > most) refuse_size(axis, "1 to " + std::to_string(most), count);
+  return count;
+}
+
+std::uint64_t checked_width(std::string_view axis, std::uint64_t width, BlockFormat format) {
+  const std::uint64_t group = scale_group(format);
+  if (width == 0 || width % group != 0 || width > kMaxWidth) {
+    refuse_size(axis,
+                "a positive multiple of " + std::to_string(group) + " (one scale group of " +
+                    std::string(name_of(format)) + ") up to " + std::to_string(kMaxWidth),
+                width);
+  }
+  return width;
+}
+
+}  // namespace
+
+Recipe make_recipe(const SynthOptions& options) {
+  const Json& config = options.config;
+  const Json* quantization = config.find("quantization_config");
+  const std::string model_type = text_at(config, "model_type");
+
+  Recipe recipe;
+  recipe.dialect = choose_dialect(options, model_type, quantization);
+  recipe.format = choose_format(options, recipe.dialect, quantization);
+  recipe.pattern = options.pattern;
+  recipe.seed = options.seed;
+  const std::uint64_t hash_layers = number_at(config, "num_hash_layers");
+  require_keys(config, hash_layers > 0);
+
+  const std::uint64_t config_experts =
+      std::max(number_at(config, "n_routed_experts"), number_at(config, "num_experts"));
+  recipe.layers = checked_count("layers", options.num_layers.value_or(1), kMaxLayers);
+  recipe.experts = checked_count(
+      "experts", options.experts.value_or(std::min<std::uint64_t>(16, config_experts)),
+      kMaxExperts);
+  recipe.hidden = checked_width("hidden", options.hidden.value_or(number_at(config, "hidden_size")),
+                                recipe.format);
+  recipe.inter =
+      checked_width("moe_inter", options.inter.value_or(number_at(config, "moe_intermediate_size")),
+                    recipe.format);
+  recipe.top_k = std::min(number_at(config, "num_experts_per_tok"), recipe.experts);
+  recipe.hash_layers = std::min(hash_layers, recipe.layers);
+  if (recipe.hash_layers > 0) {
+    recipe.vocab = checked_count("vocab", number_at(config, "vocab_size"), std::uint64_t{1} << 32);
+  }
+  recipe.correction_bias =
+      model_type == "deepseek_v4" || text_at(config, "topk_method") == "noaux_tc";
+  return recipe;
+}
+
+}  // namespace moxie::synth

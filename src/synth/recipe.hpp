@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What will be written: the options of one call, resolved against the model's config.
+#pragma once
+
+#include <cstdint>
+
+#include "moxie/synth.hpp"
+
+namespace moxie::synth {
+
+struct Recipe {
+  DialectKind dialect = DialectKind::deepseek;
+  BlockFormat format = BlockFormat::mxfp4;
+  Pattern pattern = Pattern::normal;
+  std::uint64_t seed = 0;
+  std::uint64_t layers = 0;
+  std::uint64_t experts = 0;
+  std::uint64_t hidden = 0;
+  std::uint64_t inter = 0;
+  std::uint64_t top_k = 0;
+  std::uint64_t hash_layers = 0;  // first layers that are routed by token id
+  std::uint64_t vocab = 0;        // rows of a token table; 0 without hash layers
+  bool correction_bias = false;   // layers routed by score have a selection bias
+};
+
+// Errors: Error(unsupported) MOXIE-P010 when the config is of no model that can be written, or the
+// dialect does not go with the format; Error(usage) MOXIE-U003 for a size that is out of range.
+Recipe make_recipe(const SynthOptions& options);
+
+}  // namespace moxie::synth

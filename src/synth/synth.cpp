@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checkpoint folder from a recipe: config files, one shard per layer, the index.
+#include "moxie/synth.hpp"
+
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/errors.hpp"
+#include "base/staged_file.hpp"
+#include "synth/names.hpp"
+#include "synth/recipe.hpp"
+#include "synth/shard.hpp"
+#include "synth/written_config.hpp"
+
+namespace moxie {
+
+namespace {
+
+using synth::Recipe;
+using synth::Tensor;
+
+void require_free(const std::filesystem::path& out) {
+  std::error_code error;
+  const auto status = std::filesystem::status(out, error);
+  if (status.type() == std::filesystem::file_type::not_found) return;
+  if (error) raise_system("look at", out, error.value());
+  const bool is_folder = std::filesystem::is_directory(status);
+  if (is_folder && std::filesystem::is_empty(out, error) && !error) return;
+  if (error) raise_system("look at", out, error.value());
+  throw Error(ErrorCode::usage, {.code = "MOXIE-U002",
+                                 .message = "the output exists",
+                                 .where = {.file = out.string()},
+                                 .expected = "a name that does not exist, or an empty folder",
+                                 .got = is_folder ? "a folder with files" : "a file",
+                                 .hint = "choose another name, or remove it"});
+}
+
+// "model-00003-of-00043.safetensors"
+std::string shard_name(std::uint64_t layer, std::uint64_t layers) {
+  const auto five_digits = [](std::uint64_t number) {
+    const std::string text = std::to_string(number);
+    return std::string(5 - text.size(), '0') + text;
+  };
+  return "model-" + five_digits(layer + 1) + "-of-" + five_digits(layers) + ".safetensors";
+}
+
+std::uint64_t data_bytes(const std::vector<Tensor>& tensors) {
+  std::uint64_t bytes = 0;
+  for (const Tensor& tensor : tensors) bytes += tensor.entry.bytes();
+  return bytes;
+}
+
+// Layers differ only in how their router is stored: by token id up to hash_layers, then by score.
+std::uint64_t total_bytes(const Recipe& recipe) {
+  const std::uint64_t hashed = recipe.hash_layers;
+  const std::uint64_t scored = recipe.layers - hashed;
+  std::uint64_t bytes = 0;
+  if (hashed > 0) bytes += hashed * data_bytes(synth::tensors_of_layer(recipe, 0, 0));
+  if (scored > 0) bytes += scored * data_bytes(synth::tensors_of_layer(recipe, hashed, 0));
+  return bytes;
+}
+
+void write_json(const std::filesystem::path& path, const Json& json) {
+  write_text_file(path, json.dump() + "\n");
+}
+
+}  // namespace
+
+std::string_view name_of(Pattern pattern) {
+  switch (pattern) {
+    case Pattern::normal:
+      return "normal";
+    case Pattern::outliers:
+      return "outliers";
+    case Pattern::monotonic:
+      return "monotonic";
+    case Pattern::constant:
+      return "constant";
+  }
+  return "unknown";
+}
+
+std::string_view name_of(DialectKind dialect) {
+  switch (dialect) {
+    case DialectKind::deepseek:
+      return "deepseek";
+    case DialectKind::modelopt:
+      return "modelopt";
+  }
+  return "unknown";
+}
+
+SynthReport synthesise(const std::filesystem::path& out, const SynthOptions& options) {
+  const Recipe recipe = synth::make_recipe(options);
+  const auto folder_path = std::filesystem::absolute(out).lexically_normal();
+  require_free(folder_path);
+
+  SynthReport report{.format = recipe.format, .dialect = recipe.dialect};
+  const std::uint64_t total = total_bytes(recipe);
+  report_progress(options.progress, 0, total);
+
+  StagedFolder folder(folder_path);
+  write_json(folder.staging() / "config.json", synth::written_config(options.config, recipe));
+  ++report.files;
+  if (const Json quant_config = synth::written_quant_config(recipe); !quant_config.is_null()) {
+    write_json(folder.staging() / "hf_quant_config.json", quant_config);
+    ++report.files;
+  }
+
+  synth::ShardWriter writer(recipe);
+  Json::Object weight_map;
+  for (std::uint64_t layer = 0; layer < recipe.layers; ++layer) {
+    const std::string shard = shard_name(layer, recipe.layers);
+    std::vector<Tensor> tensors = synth::tensors_of_layer(recipe, layer, report.tensors);
+    writer.write(folder.staging() / shard, tensors, [&](std::uint64_t bytes) {
+      report.bytes += bytes;
+      report_progress(options.progress, report.bytes, total);
+    });
+    report.tensors += tensors.size();
+    ++report.files;
+    for (Tensor& tensor : tensors) {
+      weight_map.push_back({std::move(tensor.entry.name), Json(shard)});
+    }
+  }
+
+  Json index;
+  index.set("metadata", Json::object().set("total_size", report.bytes))
+      .set("weight_map", Json(std::move(weight_map)));
+  write_json(folder.staging() / "model.safetensors.index.json", index);
+  ++report.files;
+  folder.commit();
+  return report;
+}
+
+}  // namespace moxie

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Real parts against the source, tails against zero, row by row.
+#include "verify/expert_comparison.hpp"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "pack/packed_names.hpp"
+#include "pack/scale_check.hpp"
+#include "pack/segment_source.hpp"
+
+namespace moxie {
+
+namespace {
+
+// Where one rank holds one segment of one expert.
+struct PackedPart {
+  const RankPlan* rank = nullptr;
+  const TensorInfo* tensor = nullptr;
+  std::span<const std::byte> bytes;  // rows * row_bytes of the segment
+};
+
+std::size_t first_difference(std::span<const std::byte> a, std::span<const std::byte> b) {
+  if (std::ranges::equal(a, b)) return a.size();
+  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+std::size_t first_non_zero(std::span<const std::byte> bytes) {
+  return static_cast<std::size_t>(
+      std::ranges::find_if(bytes, [](std::byte b) { return b != std::byte{0}; }) - bytes.begin());
+}
+
+std::string hex(std::byte value) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto number = std::to_integer<unsigned>(value);
+  return std::string("0x") + kDigits[number >> 4U] + kDigits[number & 15U];
+}
+
+class ExpertComparison {
+ public:
+  ExpertComparison(const PackedSet& set, const MoeModel& source, const LayerExperts& layer,
+                   std::uint64_t expert)
+      : set_(set), source_(source), layer_(layer), expert_(expert) {}
+
+  ExpertTally compare() {
+    for (const PackedSegment& segment : set_.plan.layout.segments) {
+      const SegmentSource from = source_of(segment.segment);
+      const std::vector<PackedPart> parts = parts_of(segment, from);
+      if (parts.empty()) continue;
+      ++tally_.tensors;
+      if (from.is_scalar()) {
+        compare_scalar(from, parts);
+      } else {
+        compare_rows(segment, from, parts);
+      }
+    }
+    return std::move(tally_);
+  }
+
+ private:
+  [[nodiscard]] const TensorInfo* source_tensor(SegmentSource from) const {
+    const ExpertTensors& expert = layer_.experts[expert_];
+    return from.is_scalar() ? scalar_of(expert, from) : rows_of(expert, from).tensor;
+  }
+
+  void report(std::string code, std::string message, const PackedPart& part, std::string expected,
+              std::string got) {
+    tally_.findings.push_back({.code = std::move(code),
+                               .message = std::move(message),
+                               .where = {.file = (set_.folder / rank_folder_name(part.rank->rank) /
+                                                  layer_file_name(layer_.layer))
+                                                     .string(),
+                                         .tensor = name_,
+                                         .layer = layer_.layer,
+                                         .expert = expert_,
+                                         .rank = part.rank->rank},
+                               .expected = std::move(expected),
+                               .got = std::move(got)});
+  }
+
+  // The segment on every tensor-parallel rank of the expert's owner, in rank order. Reports tensors
+  // that are absent or of another type; returns nothing when any is.
+  std::vector<PackedPart> parts_of(const PackedSegment& segment, SegmentSource from) {
+    const TensorInfo* original = source_tensor(from);
+    name_ = original != nullptr ? original->name : std::string(name_of(segment.segment));
+    std::vector<PackedPart> parts;
+    for (const PackedRank& packed : set_.ranks) {
+      const RankPlan& rank = set_.plan.ranks[packed.rank];
+      if (expert_ < rank.experts.first || expert_ >= rank.experts.end) continue;
+      PackedPart part{.rank = &rank, .tensor = nullptr, .bytes = {}};
+      if (set_.layout == FileLayout::kernel) {
+        part.tensor = packed.checkpoint.find(blobs_tensor_name(layer_.layer));
+        const Shape shape{rank.experts.count(), set_.plan.layout.stride};
+        if (!check_tensor(part, DType::u8, shape)) return {};
+        part.bytes =
+            packed.checkpoint.bytes(*part.tensor)
+                .subspan((expert_ - rank.experts.first) * set_.plan.layout.stride + segment.offset,
+                         segment.bytes());
+      } else {
+        if (original == nullptr) continue;  // an absent scalar is left out of logical files
+        part.tensor = packed.checkpoint.find(original->name);
+        const Shape shape =
+            from.is_scalar()
+                ? original->shape
+                : Shape{segment.rows, segment.row_bytes * 8 / bits_of(original->dtype)};
+        if (!check_tensor(part, original->dtype, shape)) return {};
+        part.bytes = packed.checkpoint.bytes(*part.tensor);
+      }
+      parts.push_back(part);
+    }
+    return parts;
+  }
+
+  bool check_tensor(const PackedPart& part, DType dtype, const Shape& shape) {
+    const std::string expected = std::string(name_of(dtype)) + " " + to_string(shape);
+    if (part.tensor == nullptr) {
+      report("MOXIE-V004", "tensor is absent", part, expected, "none");
+      return false;
+    }
+    if (part.tensor->dtype == dtype && part.tensor->shape == shape) return true;
+    report("MOXIE-V004", "tensor has another type or shape", part, expected,
+           std::string(name_of(part.tensor->dtype)) + " " + to_string(part.tensor->shape));
+    return false;
+  }
+
+  void compare_scalar(SegmentSource from, const std::vector<PackedPart>& parts) {
+    const TensorInfo* original = source_tensor(from);
+    for (const PackedPart& part : parts) {
+      if (original == nullptr) continue;  // NaN in a blob: nothing to hold it against
+      const auto bytes = source_.checkpoint.bytes(*original);
+      const std::size_t at = first_difference(bytes, part.bytes);
+      if (at == bytes.size()) {
+        tally_.real_bytes += bytes.size();
+      } else {
+        report("MOXIE-V002", "scalar differs from the source at byte " + std::to_string(at), part,
+               hex(bytes[at]), hex(part.bytes[at]));
+      }
+    }
+  }
+
+  void compare_rows(const PackedSegment& segment, SegmentSource from,
+                    const std::vector<PackedPart>& parts) {
+    const RowsView& view = rows_of(layer_.experts[expert_], from);
+    if (from.part == Part::block_scales) check_source_scales(view);
+    std::uint64_t position =
+        0;  // along the cut axis: rows, packed bytes or scale groups joined so far
+    for (const PackedPart& part : parts) {
+      const SegmentCut planned = cut_of(from, part.rank->slice, view.rows, view.row_bytes);
+      const bool by_rows = from.is_cut_by_rows();
+      const std::uint64_t count = by_rows ? planned.rows : planned.row_bytes;
+      const std::uint64_t room = (by_rows ? view.rows : view.row_bytes) - position;
+      if (count > room) {
+        report("MOXIE-V006", "real parts reach past the source", part,
+               std::to_string(room) + " units left", std::to_string(count));
+        return;
+      }
+      const SegmentCut joined = by_rows ? SegmentCut{position, count, 0, view.row_bytes}
+                                        : SegmentCut{0, view.rows, position, count};
+      compare_part(segment, from, view, part, joined);
+      position += count;
+    }
+    const std::uint64_t whole = from.is_cut_by_rows() ? view.rows : view.row_bytes;
+    if (position != whole && parts.size() == set_.plan.tp) {
+      report("MOXIE-V006", "real parts do not cover the source", parts.back(),
+             std::to_string(whole) + " units", std::to_string(position));
+    }
+  }
+
+  static std::string_view unit_of(SegmentSource from) {
+    return from.is_cut_by_rows() ? "row" : from.part == Part::codes ? "byte" : "group";
+  }
+
+  void compare_part(const PackedSegment& segment, SegmentSource from, const RowsView& view,
+                    const PackedPart& part, const SegmentCut& cut) {
+    const std::string unit(unit_of(from));
+    const auto place = [&](std::uint64_t row, std::uint64_t byte) {
+      return " at row " + std::to_string(row) + ", offset " + std::to_string(byte) + " (unit " +
+             unit + ")";
+    };
+    for (std::uint64_t row = 0; row < segment.rows; ++row) {
+      const auto packed = part.bytes.subspan(row * segment.row_bytes, segment.row_bytes);
+      const std::uint64_t real = row < cut.rows ? cut.row_bytes : 0;
+      if (real > 0) {
+        const auto original =
+            row_bytes(source_.checkpoint, view, cut.first_row + row).subspan(cut.first_byte, real);
+        const std::size_t at = first_difference(original, packed.first(real));
+        if (at != real) {
+          report("MOXIE-V002", "real part differs from the source" + place(row, at), part,
+                 hex(original[at]), hex(packed[at]));
+          return;
+        }
+      }
+      const auto tail = packed.subspan(real);
+      if (const std::size_t at = first_non_zero(tail); at != tail.size()) {
+        report("MOXIE-V003", "tail is not zero" + place(row, real + at), part, "0x00",
+               hex(tail[at]));
+        return;
+      }
+      tally_.real_bytes += real;
+      tally_.tail_bytes += tail.size();
+    }
+  }
+
+  void check_source_scales(const RowsView& view) const {
+    for (std::uint64_t row = 0; row < view.rows; ++row) {
+      const auto scales = row_bytes(source_.checkpoint, view, row);
+      const std::size_t bad = first_bad_scale(layer_.format, scales);
+      if (bad != scales.size()) {
+        refuse_scale(source_.checkpoint, layer_, expert_, *view.tensor, row, bad, scales[bad]);
+      }
+    }
+  }
+
+  const PackedSet& set_;
+  const MoeModel& source_;
+  const LayerExperts& layer_;
+  std::uint64_t expert_;
+  std::string name_;
+  ExpertTally tally_;
+};
+
+}  // namespace
+
+ExpertTally compare_expert(const PackedSet& set, const MoeModel& source, const LayerExperts& layer,
+                           std::uint64_t expert) {
+  return ExpertComparison(set, source, layer, expert).compare();
+}
+
+std::uint64_t expected_tensors(const PackedSet& set, const RankPlan& rank,
+                               const LayerExperts& layer) {
+  if (set.layout == FileLayout::kernel) return 1;
+  std::uint64_t count = 0;
+  for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert) {
+    for (const PackedSegment& segment : set.plan.layout.segments) {
+      const SegmentSource from = source_of(segment.segment);
+      const bool stored = !from.is_scalar() || scalar_of(layer.experts[expert], from) != nullptr;
+      count += stored ? 1 : 0;
+    }
+  }
+  return count;
+}
+
+}  // namespace moxie

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// The proof of a packed set: plan hash, completeness, checksums, then every expert of every packed
+// layer.
+#include "moxie/verify.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <system_error>
+
+#include "base/errors.hpp"
+#include "base/hash.hpp"
+#include "base/mapped_file.hpp"
+#include "base/parallel.hpp"
+#include "base/staged_file.hpp"
+#include "pack/packed_names.hpp"
+#include "pack/packed_set.hpp"
+#include "verify/expert_comparison.hpp"
+
+namespace moxie {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t kMaxFindings = 20;
+// Pages of the source and of the packed files held at once.
+constexpr std::uint64_t kChunkBytes = std::uint64_t{128} << 20;
+
+// The layer number in "model-00003.safetensors".
+std::optional<int> layer_of_file(const std::string& name) {
+  int layer = 0;
+  const auto digits = name.find_first_of("0123456789");
+  if (digits == std::string::npos) return std::nullopt;
+  const auto [end, error] = std::from_chars(name.data() + digits, name.data() + name.size(), layer);
+  if (error != std::errc() || name != layer_file_name(layer)) return std::nullopt;
+  return layer;
+}
+
+class SetVerifier {
+ public:
+  SetVerifier(const fs::path& folder, const MoeModel& source, const Progress& progress)
+      : set_(open_packed_set(folder)), source_(source), progress_(progress) {}
+
+  VerifyReport verify() {
+    report_.plan_hash = set_.plan_hash;
+    report_.ranks = static_cast<unsigned>(set_.ranks.size());
+    check_plan();
+    check_ranks();
+    for (const PackedRank& rank : set_.ranks) {
+      for (const CheckpointFile& file : rank.checkpoint.files())
+        total_ += 2 * file.bytes;  // checksum, comparison
+    }
+    check_files();
+    for (const int layer : report_.layers) compare_layer(layer);
+    report_.passed = report_.findings.empty() && hidden_findings_ == 0;
+    if (hidden_findings_ > 0) {
+      add({.code = "MOXIE-V002",
+           .message = std::to_string(hidden_findings_) + " more differences"});
+    }
+    record_proof();
+    return std::move(report_);
+  }
+
+ private:
+  void add(Finding finding) { report_.findings.push_back(std::move(finding)); }
+
+  void add_limited(std::vector<Finding> findings) {
+    for (Finding& finding : findings) {
+      if (report_.findings.size() < kMaxFindings) {
+        add(std::move(finding));
+      } else {
+        ++hidden_findings_;
+      }
+    }
+  }
+
+  void advance(std::uint64_t bytes) {
+    done_ += bytes;
+    report_progress(progress_, std::min(done_, total_), total_);
+  }
+
+  // The plan is a claim: its text must be the one that was hashed, and its widths the source's.
+  void check_plan() {
+    const std::string file = (set_.folder / kPlanFile).string();
+    if (set_.actual_plan_hash != set_.plan_hash) {
+      add({.code = "MOXIE-V005",
+           .message = "plan does not match its hash",
+           .where = {.file = file},
+           .expected = set_.plan_hash,
+           .got = set_.actual_plan_hash});
+    }
+    const auto differ = [&](std::string_view what, const std::string& expected,
+                            const std::string& got) {
+      if (expected == got) return;
+      throw Error(ErrorCode::usage, {.code = "MOXIE-V007",
+                                     .message = "the packed set was made from another model: " +
+                                                std::string(what) + " differs",
+                                     .where = {.file = file},
+                                     .expected = expected,
+                                     .got = got});
+    };
+    const ModelConfig& config = source_.config;
+    const auto number = [](std::uint64_t value) { return std::to_string(value); };
+    differ("model", config.model_type, set_.plan.model);
+    differ("hidden", number(config.hidden), number(set_.plan.hidden));
+    differ("the intermediate size", number(config.inter), number(set_.plan.inter().original.value));
+    differ("the number of experts", number(config.experts), number(set_.plan.experts));
+    if (source_.format)
+      differ("format", std::string(name_of(*source_.format)),
+             std::string(name_of(set_.plan.format)));
+  }
+
+  // Every rank of the plan must be there, with the same layers and files of this plan.
+  void check_ranks() {
+    std::set<int> layers;
+    for (const PackedRank& rank : set_.ranks) {
+      for (const auto& [name, record] : rank.files) {
+        if (const auto layer = layer_of_file(name)) layers.insert(*layer);
+      }
+      if (rank.plan_hash != set_.plan_hash) {
+        add({.code = "MOXIE-V005",
+             .message = "rank was packed under another plan",
+             .where = {.file = (rank.folder / kFilesFile).string(), .rank = rank.rank},
+             .expected = set_.plan_hash,
+             .got = rank.plan_hash});
+      }
+    }
+    report_.layers.assign(layers.begin(), layers.end());
+    if (layers.empty()) {
+      add({.code = "MOXIE-V004",
+           .message = "the packed set holds no layer",
+           .where = {.file = set_.folder.string()}});
+    }
+    for (const RankPlan& rank : set_.plan.ranks) {
+      const auto packed = std::ranges::find(set_.ranks, rank.rank, &PackedRank::rank);
+      if (packed == set_.ranks.end()) {
+        add({.code = "MOXIE-V004",
+             .message = "rank is absent",
+             .where = {.file = (set_.folder / rank_folder_name(rank.rank)).string(),
+                       .rank = rank.rank}});
+        continue;
+      }
+      for (const int layer : layers) check_layer_file(*packed, layer);
+    }
+  }
+
+  void check_layer_file(const PackedRank& rank, int layer) {
+    const std::string name = layer_file_name(layer);
+    const auto record = rank.files.find(name);
+    if (record != rank.files.end() && fs::exists(rank.folder / name)) return;
+    add({.code = "MOXIE-V004",
+         .message = record == rank.files.end() ? "layer is absent on this rank" : "file is absent",
+         .where = {.file = (rank.folder / name).string(), .layer = layer, .rank = rank.rank}});
+  }
+
+  // Sizes and checksums of every listed file; files that no list names.
+  void check_files() {
+    for (const PackedRank& rank : set_.ranks) {
+      for (const CheckpointFile& file : rank.checkpoint.files()) {
+        if (!rank.files.contains(file.path.filename().string())) {
+          add({.code = "MOXIE-V004",
+               .message = "file is not in files.json",
+               .where = {.file = file.path.string(), .rank = rank.rank}});
+        }
+      }
+      std::vector<std::pair<std::string, PackedFileRecord>> files(rank.files.begin(),
+                                                                  rank.files.end());
+      std::vector<std::optional<Finding>> wrong(files.size());
+      parallel_for(files.size(), [&](std::uint64_t i) {
+        wrong[i] = check_file(rank, files[i].first, files[i].second);
+      });
+      for (std::size_t i = 0; i < files.size(); ++i) {
+        if (wrong[i]) add(std::move(*wrong[i]));
+        ++report_.files;
+        advance(files[i].second.bytes);
+      }
+    }
+  }
+
+  static std::optional<Finding> check_file(const PackedRank& rank, const std::string& name,
+                                           const PackedFileRecord& record) {
+    const fs::path path = rank.folder / name;
+    if (!fs::is_regular_file(path)) return std::nullopt;  // reported as absent
+    const MappedFile file(path);
+    const std::string checksum = hash_hex(file.bytes());
+    if (file.bytes().size() == record.bytes && checksum == record.checksum) return std::nullopt;
+    return Finding{.code = "MOXIE-V001",
+                   .message = "file does not match its checksum",
+                   .where = {.file = path.string(), .rank = rank.rank},
+                   .expected = std::to_string(record.bytes) + " bytes, xxh3_128 " + record.checksum,
+                   .got = std::to_string(file.bytes().size()) + " bytes, xxh3_128 " + checksum};
+  }
+
+  void compare_layer(int number) {
+    const LayerExperts& layer = source_.require_layer(number);
+    const std::uint64_t experts = layer.experts.size();
+    const std::uint64_t chunk = std::max<std::uint64_t>(kChunkBytes / set_.plan.layout.stride, 1);
+    check_tensor_count(layer);
+    for (std::uint64_t first = 0; first < experts; first += chunk) {
+      const std::uint64_t count = std::min(chunk, experts - first);
+      std::vector<ExpertTally> tallies(count);
+      parallel_for(count, [&](std::uint64_t i) {
+        tallies[i] = compare_expert(set_, source_, layer, first + i);
+      });
+      std::uint64_t bytes = 0;
+      for (ExpertTally& tally : tallies) {
+        report_.tensors += tally.tensors;
+        report_.real_bytes += tally.real_bytes;
+        report_.tail_bytes += tally.tail_bytes;
+        bytes += tally.real_bytes + tally.tail_bytes;
+        add_limited(std::move(tally.findings));
+      }
+      release_pages();
+      advance(bytes);
+    }
+  }
+
+  // A rank's file must hold the expected tensors and nothing else.
+  void check_tensor_count(const LayerExperts& layer) {
+    for (const PackedRank& rank : set_.ranks) {
+      const std::uint64_t expected = expected_tensors(set_, set_.plan.ranks[rank.rank], layer);
+      std::uint64_t found = 0;
+      for (const TensorInfo& tensor : rank.checkpoint.tensors()) {
+        if (rank.checkpoint.files()[tensor.file].path.filename() == layer_file_name(layer.layer))
+          ++found;
+      }
+      if (found == expected) continue;
+      add({.code = "MOXIE-V004",
+           .message = "file holds another number of tensors",
+           .where = {.file = (rank.folder / layer_file_name(layer.layer)).string(),
+                     .layer = layer.layer,
+                     .rank = rank.rank},
+           .expected = std::to_string(expected),
+           .got = std::to_string(found)});
+    }
+  }
+
+  void release_pages() const {
+    for (std::uint32_t i = 0; i < source_.checkpoint.files().size(); ++i)
+      source_.checkpoint.release(i);
+    for (const PackedRank& rank : set_.ranks) {
+      for (std::uint32_t i = 0; i < rank.checkpoint.files().size(); ++i) rank.checkpoint.release(i);
+    }
+  }
+
+  // moxie-proof.json stands for what was just proven, and for nothing else.
+  void record_proof() const {
+    const fs::path path = set_.folder / kProofFile;
+    if (!report_.passed) {
+      std::error_code ignored;
+      fs::remove(path, ignored);
+      return;
+    }
+    Json ranks = Json::array();
+    Json files = Json::object();
+    for (const PackedRank& rank : set_.ranks) {
+      ranks.push_back(rank.rank);
+      for (const auto& [name, record] : rank.files) {
+        files.set(rank_folder_name(rank.rank) + "/" + name,
+                  Json::object().set("bytes", record.bytes).set("xxh3_128", record.checksum));
+      }
+    }
+    Json proof;
+    proof.set("plan_hash", set_.plan_hash)
+        .set("ranks", std::move(ranks))
+        .set("files", std::move(files));
+    write_text_file(path, proof.dump() + "\n");
+  }
+
+  PackedSet set_;
+  const MoeModel& source_;
+  const Progress& progress_;
+  VerifyReport report_;
+  std::uint64_t hidden_findings_ = 0;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace
+
+VerifyReport verify_packed(const fs::path& dir, const MoeModel& source, const Progress& progress) {
+  return SetVerifier(dir, source, progress).verify();
+}
+
+}  // namespace moxie

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files mapped read-only: contents, ownership, and what the system refuses.
+#include "base/mapped_file.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "support/refusal.hpp"
+#include "support/temp_folder.hpp"
+
+namespace moxie {
+namespace {
+
+std::string text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+TEST(MappedFile, ShowsTheWholeFile) {
+  const test::TempFolder folder;
+  const std::string text = "line\n\0binary\xFF" + std::string(10000, 'x');
+  EXPECT_EQ(text_of(MappedFile(folder.write("a", text))), text);
+  EXPECT_EQ(read_text_file(folder.path() / "a"), text);
+}
+
+TEST(MappedFile, OfNothingIsEmpty) {
+  const test::TempFolder folder;
+  EXPECT_TRUE(MappedFile().bytes().empty());
+  EXPECT_TRUE(MappedFile(folder.write("empty", "")).bytes().empty());
+  EXPECT_EQ(read_text_file(folder.path() / "empty"), "");
+}
+
+TEST(MappedFile, StaysReadableAfterTheFileIsRemoved) {
+  const test::TempFolder folder;
+  const MappedFile file(folder.write("a", "still here"));
+  std::filesystem::remove(folder.path() / "a");
+  EXPECT_EQ(text_of(file), "still here");
+}
+
+TEST(MappedFile, MovesItsMapping) {
+  const test::TempFolder folder;
+  MappedFile first(folder.write("a", "first"));
+  MappedFile second(folder.write("b", "second"));
+  MappedFile moved(std::move(first));
+  EXPECT_EQ(text_of(moved), "first");
+  second = std::move(moved);
+  EXPECT_EQ(text_of(second), "first");
+}
+
+TEST(MappedFile, RefusesWhatIsNoFileAndNamesIt) {
+  const test::TempFolder folder;
+  for (const auto& path :
+       {folder.path(), folder.path() / "absent", std::filesystem::path("/dev/null")}) {
+    const Error error = test::refusal_of([&] { const MappedFile file(path); });
+    EXPECT_EQ(error.code(), ErrorCode::environment);
+    EXPECT_EQ(error.findings().front().where.file, path.string());
+  }
+}
+
+}  // namespace
+}  // namespace moxie

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work handed to threads: every index once, exceptions in a fixed order.
+#include "base/parallel.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace moxie {
+namespace {
+
+TEST(Parallel, CallsEveryIndexOnce) {
+  for (const std::uint64_t count : {0U, 1U, 2U, 3U, 1000U}) {
+    std::vector<std::atomic<int>> calls(count);
+    parallel_for(count, [&](std::uint64_t i) { ++calls.at(i); });
+    for (const auto& call : calls) EXPECT_EQ(call, 1);
+  }
+}
+
+TEST(Parallel, NestsAndStillCallsEveryIndexOnce) {
+  std::vector<std::atomic<int>> calls(30 * 40);
+  parallel_for(30, [&](std::uint64_t outer) {
+    parallel_for(40, [&](std::uint64_t inner) { ++calls[outer * 40 + inner]; });
+  });
+  for (const auto& call : calls) EXPECT_EQ(call, 1);
+}
+
+TEST(Parallel, ThrowsTheExceptionOfTheLowestIndexThatThrew) {
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<std::uint64_t> lowest{~std::uint64_t{0}};
+    try {
+      parallel_for(64, [&](std::uint64_t i) {
+        if (i % 3 != 1) return;
+        if (i < 10) std::this_thread::yield();
+        std::uint64_t seen = lowest;
+        while (i < seen && !lowest.compare_exchange_weak(seen, i)) {
+        }
+        throw std::runtime_error(std::to_string(i));
+      });
+      FAIL() << "nothing was thrown";
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(error.what(), std::to_string(lowest));
+    }
+  }
+}
+
+TEST(Parallel, HandsOutNoIndexAfterAnException) {
+  std::atomic<std::uint64_t> calls{0};
+  EXPECT_THROW(parallel_for(1'000'000,
+                            [&](std::uint64_t i) {
+                              ++calls;
+                              if (i == 0) throw std::runtime_error("stop");
+                              std::this_thread::yield();
+                            }),
+               std::runtime_error);
+  EXPECT_LT(calls, 1'000'000U);
+}
+
+TEST(Parallel, WorksAgainAfterAnException) {
+  EXPECT_THROW(parallel_for(8, [](std::uint64_t) { throw std::logic_error("x"); }),
+               std::logic_error);
+  std::atomic<int> calls{0};
+  parallel_for(8, [&](std::uint64_t) { ++calls; });
+  EXPECT_EQ(calls, 8);
+}
+
+TEST(Parallel, CountsAtLeastOneUsableThread) { EXPECT_GE(usable_threads(), 1U); }
+
+}  // namespace
+}  // namespace moxie

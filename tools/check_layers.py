@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares every #include with the table of layers. `--self-test` proves that a wrong include is found."""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+# Layer -> the layers right below it. Everything further down is allowed too.
+BELOW = {
+    "base": [],
+    "formats": ["base"],
+    "catalog": ["formats"],
+    "checkpoint": ["formats"],
+    "model": ["checkpoint"],
+    "plan": ["model", "catalog"],
+    "pack": ["plan"],
+    "verify": ["pack"],
+    "synth": ["model"],
+    "report": ["base"],
+}
+# A public header belongs to the layer of its name; these to base; moxie.hpp is for users only.
+BASE_HEADERS = {"api", "status", "types", "json"}
+# Third-party header -> the files that may include it.
+CONFINED = {
+    r"CLI/.*": {"cli/main.cpp"},
+    r"nlohmann/.*": {"src/base/json.cpp"},
+    r"omp\.h": set(),
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+FOLDERS = ("include", "src", "cli", "tests", "bench", "fuzz")
+
+
+def reachable(layer):
+    found = {layer}
+    for lower in BELOW[layer]:
+        found |= reachable(lower)
+    return found
+
+
+def layer_of(path):
+    """The layer of a file, "cli", "free" (may include anything) or None (belongs nowhere)."""
+    parts = path.split("/")
+    if parts[0] == "src":
+        return parts[1] if parts[1] in BELOW else None
+    if parts[:2] == ["include", "moxie"]:
+        name = pathlib.PurePath(path).stem
+        if name == "moxie":
+            return "free"
+        return "base" if name in BASE_HEADERS else name if name in BELOW else None
+    return "cli" if parts[0] == "cli" else "free"
+
+
+def resolve(root, path, name):
+    for folder in (pathlib.PurePath(path).parent, "include", "src", "tests", "."):
+        if (root / folder / name).is_file():
+            return (root / folder / name).resolve().relative_to(root.resolve()).as_posix()
+    return None
+
+
+def problem(root, path, bracket, name):
+    """Why this include is wrong, or None."""
+    layer = layer_of(path)
+    if layer is None:
+        return "the file is in no known layer"
+    for pattern, files in CONFINED.items():
+        if re.fullmatch(pattern, name) and path not in files:
+            return f"<{name}> is confined to {', '.join(sorted(files)) or 'no file at all'}"
+    target = resolve(root, path, name)
+    if target is None:
+        if bracket == '"':
+            return "no such file in this project"
+        if path.startswith("include/") and not re.fullmatch(r"[a-z_]+", name):
+            return "a public header includes standard and public headers only"
+        return None
+    if path.startswith("include/") and not target.startswith("include/"):
+        return "a public header includes standard and public headers only"
+    if layer == "free":
+        return None
+    if layer == "cli":
+        return None if target.startswith(("include/", "cli/")) else "cli sees include/moxie only"
+    if layer_of(target) not in reachable(layer):
+        return f"{layer} may not include {layer_of(target)} ({target})"
+    return None
+
+
+def check(root):
+    problems = []
+    for folder in FOLDERS:
+        for file in sorted((root / folder).rglob("*.[ch]pp")):
+            path = file.relative_to(root).as_posix()
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                match = INCLUDE.match(line)
+                reason = match and problem(root, path, *match.groups())
+                if reason:
+                    problems.append(f"{path}:{number}: {line.strip()}: {reason}")
+    return problems
+
+
+def self_test():
+    good = {
+        "include/moxie/types.hpp": "#include <vector>",
+        "include/moxie/plan.hpp": '#include "moxie/types.hpp"',
+        "src/base/json.cpp": "#include <nlohmann/json.hpp>",
+        "src/plan/axis.hpp": '#include "moxie/plan.hpp"',
+        "src/pack/pack.cpp": '#include "plan/axis.hpp"',
+        "cli/main.cpp": "#include <CLI/CLI.hpp>",
+        "tests/pack/pack_test.cpp": '#include "plan/axis.hpp"',
+    }
+    bad = [
+        ("src/plan/upward.cpp", '#include "moxie/pack.hpp"'),
+        ("src/report/sideways.cpp", '#include "plan/axis.hpp"'),
+        ("src/plan/json.cpp", "#include <nlohmann/json.hpp>"),
+        ("src/base/threads.cpp", "#include <omp.h>"),
+        ("src/base/lost.cpp", '#include "base/absent.hpp"'),
+        ("src/other/lost.cpp", "#include <vector>"),
+        ("include/moxie/synth.hpp", "#include <fmt/core.h>"),
+        ("include/moxie/model.hpp", '#include "moxie/plan.hpp"'),
+        ("include/moxie/checkpoint.hpp", '#include "plan/axis.hpp"'),
+        ("src/base/whole.cpp", '#include "moxie/moxie.hpp"'),
+        ("cli/plan.cpp", '#include "plan/axis.hpp"'),
+        ("cli/plan.cpp", "#include <CLI/CLI.hpp>"),
+    ]
+    good["include/moxie/pack.hpp"] = good["include/moxie/moxie.hpp"] = ""
+    for extra in [None, *bad]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for path, text in [*good.items(), *([extra] if extra else [])]:
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_text(text + "\n")
+            found = check(root)
+        if len(found) != (1 if extra else 0):
+            sys.exit(f"self-test: {extra or 'the clean tree'} gave {found}")
+    print(f"self-test: a clean tree passes, {len(bad)} wrong includes are found")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--self-test"]:
+        self_test()
+        sys.exit()
+    found = check(pathlib.Path(__file__).resolve().parent.parent)
+    print("\n".join(found) or "every include points downwards")
+    sys.exit(1 if found else 0)

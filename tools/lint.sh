@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# lint.sh [BUILD_DIR] [JOBS]: format, include directions, spelling, clang-tidy, self-contained public headers.
+# BUILD_DIR is configured with the preset `lint`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:-build/lint}
+jobs=${2:-$(nproc)}
+
+step() { printf -- '-- %s\n' "$*"; }
+
+step "clang-format"
+find include src cli tests bench fuzz \( -name '*.hpp' -o -name '*.cpp' \) -print0 |
+  xargs -0 clang-format-19 --dry-run -Werror
+
+step "include directions"
+python3 tools/check_layers.py
+
+step "codespell"
+codespell
+
+step "public headers stand alone"
+cmake --build "$build" --target all_verify_interface_header_sets -- -j "$jobs" --quiet
+
+step "clang-tidy"
+find src cli -name '*.cpp' -print0 | sort -z |
+  xargs -0 -n 1 -P "$jobs" clang-tidy-19 -p "$build" --quiet --extra-arg=-Wno-unknown-warning-option
