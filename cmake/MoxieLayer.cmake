@@ -1,16 +1,27 @@
-# moxie_layer(<name> [HEADER_ONLY] [SOURCES file...] [LINKS layer...] [THIRD_PARTY target...])
+# moxie_check_listed(<sources>): a source file that lies in the current folder but not in its list is a mistake.
+function(moxie_check_listed sources)
+  file(GLOB_RECURSE present CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
+    "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+  list(REMOVE_ITEM present ${sources})
+  if(present)
+    list(JOIN present ", " text)
+    message(WARNING "${CMAKE_CURRENT_SOURCE_DIR}/CMakeLists.txt does not list: ${text}")
+    set(present ${present} PARENT_SCOPE)
+  endif()
+endfunction()
+
+# moxie_layer(<name> [SOURCES file...] [LINKS layer...] [THIRD_PARTY target...])
 #
-# One folder of src/ as one object library `moxie_<name>`. LINKS are the layers it may use, THIRD_PARTY is private.
-# An object library hands on include paths but not objects, so whoever links a layer names all layers below it too
-# (moxie_layer_closure).
+# One folder of src/ as one object library `moxie_<name>`; without SOURCES it is headers only.
+# LINKS are the layers it may use, THIRD_PARTY is private. An object library hands on include paths but not objects, so
+# whoever links a layer names all layers below it too (moxie_layer_closure).
 function(moxie_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "HEADER_ONLY" "" "SOURCES;LINKS;THIRD_PARTY")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS;THIRD_PARTY")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "moxie_layer(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
-  if(NOT arg_SOURCES AND NOT arg_HEADER_ONLY)
-    file(GLOB_RECURSE arg_SOURCES CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
-  endif()
+  moxie_check_listed("${arg_SOURCES}")
+  list(APPEND arg_SOURCES ${present})
   list(TRANSFORM arg_LINKS PREPEND moxie_ OUTPUT_VARIABLE links)
   set(target moxie_${name})
   if(NOT arg_SOURCES)
@@ -27,7 +38,6 @@ function(moxie_layer name)
   target_include_directories(${target} ${scope} "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
   target_link_libraries(${target} ${scope} ${links})
   set_target_properties(${target} PROPERTIES MOXIE_LAYER_LINKS "${arg_LINKS}")
-  set_property(GLOBAL APPEND PROPERTY MOXIE_LAYERS ${name})
 endfunction()
 
 # moxie_layer_closure(<variable> layer...): the targets of these layers and of every layer below them.

@@ -1,7 +1,4 @@
-# Libraries that the layers may use privately. All are headers only, so a user of moxie needs none of them.
-
-find_package(fmt REQUIRED)
-find_package(nlohmann_json REQUIRED)
+# What the layers use privately. A user of the installed library needs only the OpenMP runtime of it.
 
 find_path(MOXIE_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 add_library(moxie_xxhash INTERFACE)

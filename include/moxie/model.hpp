@@ -98,6 +98,9 @@ struct ExpertTensors {
 // The projections that a model's experts have, in canonical order.
 MOXIE_API std::vector<ProjectionKind> projections_of(const ModelConfig& config);
 
+// Stored bytes of one expert: codes, scales, and for NVFP4 the two f32 scalars of each projection.
+MOXIE_API std::uint64_t expert_bytes(const ModelConfig& config, BlockFormat format);
+
 // The routed experts of one layer. `layer` counts multi-token-prediction blocks after the last main
 // layer.
 struct LayerExperts {

@@ -24,8 +24,6 @@ struct PlanOptions {
   ActFormat act_format = ActFormat::bf16;
   std::optional<BlockFormat> format;          // when config and tensors leave it open
   std::optional<std::uint64_t> kernel_align;  // raises the kernel's own alignment
-  std::optional<std::uint64_t> tokens;        // for the workspace size
-  bool batch_invariant = false;
 };
 
 // A rank's part of one axis in one unit: `count` units from `src` of the source, then zeros up to

@@ -80,7 +80,7 @@ class IndexEvents final : public JsonEvents {
       refuse("weight_map does not map tensor names to file names");
   }
   std::uint32_t shard_number(std::string_view name) {
-    if (name == last_name_) return last_number_;
+    if (!index_.shards.empty() && name == last_name_) return last_number_;
     if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos ||
         name.find('\0') != name.npos) {
       refuse("shard name \"" + std::string(name) + "\" is not a plain file name");

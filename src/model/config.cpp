@@ -73,11 +73,11 @@ std::string model_type_of(const TextConfig& config) {
 }
 
 // Which layers have routed experts. Families say it by a list of kinds, a pattern, a frequency or a
-// first index.
+// first index. A list may go on beyond the last layer, with blocks that are no layers of the model.
 std::vector<int> moe_layers_of(const TextConfig& config, std::uint64_t layers) {
-  const auto select = [](std::size_t count, auto&& is_moe) {
+  const auto select = [layers](std::size_t count, auto&& is_moe) {
     std::vector<int> chosen;
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < std::min<std::size_t>(count, layers); ++i) {
       if (is_moe(i)) chosen.push_back(static_cast<int>(i));
     }
     return chosen;
@@ -118,7 +118,7 @@ std::vector<int> moe_layers_of(const TextConfig& config, std::uint64_t layers) {
 std::uint64_t layers_of(const TextConfig& config, const FamilyKeys& family) {
   const Json* kinds = config.find("layers_block_type");
   if (config.find(family.layers) == nullptr && kinds != nullptr && kinds->is_array())
-    return kinds->elements().size();
+    return std::min<std::uint64_t>(kinds->elements().size(), kMaxLayers);
   return config.require(family.layers, kMaxLayers);
 }
 

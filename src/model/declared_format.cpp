@@ -57,8 +57,11 @@ DeclaredFormat declared_format(const Json& config, const Json& quant_config) {
   const std::string method = text_at(quantization, "quant_method");
 
   std::string algorithm = upper(text_at(quantization, "moe_quant_algo"));
+  // A table of layers, wherever it stands, says more than an algorithm for all of them.
   for (const Json* place : {&quantization, &sidecar}) {
     if (algorithm.empty()) algorithm = experts_algorithm(*place);
+  }
+  for (const Json* place : {&quantization, &sidecar}) {
     if (algorithm.empty()) algorithm = upper(text_at(*place, "quant_algo"));
   }
   std::string expert_dtype = text_at(config, "expert_dtype");

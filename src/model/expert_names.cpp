@@ -2,6 +2,7 @@
 // One pass over all names.
 #include "model/expert_names.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -11,6 +12,8 @@ namespace {
 
 constexpr std::string_view kExperts = "experts.";
 constexpr std::size_t kMaxUnmatched = 8;
+// A larger id is no expert's: it must not become a count of tensors to look for.
+constexpr std::uint64_t kMaxExperts = std::uint64_t{1} << 16;
 
 // Reads a whole number at the start of `text` that a dot follows, and removes both.
 std::optional<std::uint64_t> take_number(std::string_view& text) {
@@ -36,6 +39,22 @@ std::optional<std::pair<int, std::size_t>> number_after(std::string_view text,
   return std::nullopt;
 }
 
+// The group of this prefix, made when it is new; nullptr when the prefix has no number. Blocks may
+// be numbered "mtp.0" or "mtp.layers.0".
+ExpertGroup* group_of(ExpertNames& names, std::string_view prefix) {
+  const auto layer = number_after(prefix, "layers.");
+  const auto block = number_after(prefix, "mtp.");
+  if (!layer && !block) return nullptr;
+  ExpertGroup& group = names.groups[std::string(prefix)];
+  group.mtp = prefix.starts_with("mtp.") || prefix.find(".mtp.") != std::string_view::npos;
+  group.number = block ? block->first : layer->first;
+  if (!group.mtp && names.main_prefix.empty()) {
+    const std::size_t digits = std::to_string(layer->first).size();
+    names.main_prefix = std::string(prefix).replace(layer->second, digits, "{}");
+  }
+  return &group;
+}
+
 }  // namespace
 
 ExpertNames find_expert_names(const Checkpoint& checkpoint) {
@@ -45,29 +64,17 @@ ExpertNames find_expert_names(const Checkpoint& checkpoint) {
   for (const TensorInfo& tensor : checkpoint.tensors()) {
     const std::string_view name = tensor.name;
     const std::size_t at = name.find(kExperts);
-    if (at == std::string_view::npos || at == 0 ||
-        name.find("shared_expert") != std::string_view::npos)
+    if (at == std::string_view::npos || name.find("shared_expert") != std::string_view::npos)
       continue;
     std::string_view rest = name.substr(at + kExperts.size());
-    const auto expert = name[at - 1] == '.' ? take_number(rest) : std::nullopt;
+    const bool own_part = at > 0 && name[at - 1] == '.';
+    const auto expert = own_part ? take_number(rest) : std::nullopt;
     const std::string_view prefix = name.substr(0, at + kExperts.size() - 1);
-    if (prefix != last_prefix || last_group == nullptr) {
-      const auto layer = number_after(prefix, "layers.");
-      const auto block = number_after(prefix, "mtp.");
-      if (!expert || (!layer && !block)) {
-        if (names.unmatched.size() < kMaxUnmatched) names.unmatched.push_back(name);
-        continue;
-      }
-      last_group = &names.groups[std::string(prefix)];
+    if (expert && *expert < kMaxExperts && (prefix != last_prefix || last_group == nullptr)) {
       last_prefix = prefix;
-      last_group->mtp = block.has_value();
-      last_group->number = block ? block->first : layer->first;
-      if (!last_group->mtp && names.main_prefix.empty()) {
-        const std::size_t digits = std::to_string(layer->first).size();
-        names.main_prefix = std::string(prefix).replace(layer->second, digits, "{}");
-      }
+      last_group = group_of(names, prefix);
     }
-    if (!expert) {
+    if (!expert || *expert >= kMaxExperts || last_group == nullptr) {
       if (names.unmatched.size() < kMaxUnmatched) names.unmatched.push_back(name);
       continue;
     }

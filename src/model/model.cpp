@@ -89,6 +89,7 @@ class ModelReader {
     if (model_.checkpoint.files().empty() && model_.checkpoint.findings().empty())
       return std::move(model_);
     const ModelConfig& config = model_.config;
+    assume_main_dialect();
     std::vector<LayerRequest> requests;
     std::vector<int> without_tensors;
     for (const int layer : config.moe_layers) {
@@ -114,6 +115,14 @@ class ModelReader {
   }
 
  private:
+  // Layers of which nothing is on disk are named as the first one that is.
+  void assume_main_dialect() {
+    for (const auto& [prefix, group] : names_.groups) {
+      if (group.mtp || main_choice_.dialect != nullptr) continue;
+      main_choice_ = choose_dialect(prefix, group, model_.config.format);
+    }
+  }
+
   // What to read for a main layer; nullopt when no tensor of it is on disk or in the index.
   std::optional<LayerRequest> request_for(int layer) {
     const std::string prefix = with_layer(main_prefix(), layer);
@@ -127,7 +136,6 @@ class ModelReader {
         foreign_leaves_ = sample(found->second.leaves);
         return std::nullopt;
       }
-      last_main_ = choice;
       if (found->second.expert_end > model_.config.experts) {
         model_.findings.push_back({.code = "MOXIE-M003",
                                    .severity = Severity::warning,
@@ -137,8 +145,8 @@ class ModelReader {
                                    .got = std::to_string(found->second.expert_end)});
       }
     } else {
-      choice =
-          last_main_.dialect != nullptr ? last_main_ : assume_dialect(prefix, model_.config.format);
+      choice = main_choice_.dialect != nullptr ? main_choice_
+                                               : assume_dialect(prefix, model_.config.format);
       if (choice.dialect == nullptr) return std::nullopt;
       const std::string probe = prefix + ".0." + std::string(choice.names->projections[2]) +
                                 std::string(choice.names->codes);
@@ -242,7 +250,7 @@ class ModelReader {
 
   MoeModel model_;
   ExpertNames names_;
-  Choice last_main_;
+  Choice main_choice_;
   std::string foreign_leaves_;
 };
 
@@ -255,6 +263,12 @@ std::string_view name_of(ProjectionKind kind) {
 std::vector<ProjectionKind> projections_of(const ModelConfig& config) {
   if (!config.gated) return {ProjectionKind::up, ProjectionKind::down};
   return {ProjectionKind::gate, ProjectionKind::up, ProjectionKind::down};
+}
+
+std::uint64_t expert_bytes(const ModelConfig& config, BlockFormat format) {
+  const std::uint64_t elems = config.hidden * config.inter;
+  const std::uint64_t scalars = block_spec(format).has_global ? 2 * sizeof(float) : 0;
+  return projections_of(config).size() * (elems / 2 + elems / scale_group(format) + scalars);
 }
 
 MoeModel read_model(const Checkpoint& checkpoint) { return ModelReader(checkpoint).read(); }

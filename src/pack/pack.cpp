@@ -19,6 +19,19 @@ namespace {
 // An absent scalar is NaN in the blob: whoever uses it by mistake gets NaN, not a plausible number.
 constexpr float kAbsent = std::numeric_limits<float>::quiet_NaN();
 
+// A segment's bytes inside a blob.
+template <class Byte>
+std::span<Byte> bytes_of(std::span<Byte> blob, const PackedSegment& segment) {
+  MOXIE_CHECK(segment.offset <= blob.size() && segment.bytes() <= blob.size() - segment.offset,
+              "a segment lies inside the blob");
+  return blob.subspan(segment.offset, segment.bytes());
+}
+
+void check_scalar_segment(const PackedSegment& segment) {
+  MOXIE_CHECK(segment.rows == 1 && segment.row_bytes == sizeof(float),
+              "a scalar's segment holds one f32");
+}
+
 // Copies one expert's segments; knows the place of each for messages.
 class ExpertPacker {
  public:
@@ -30,8 +43,9 @@ class ExpertPacker {
     std::ranges::fill(blob, std::byte{0});
     for (const PackedSegment& segment : plan_.layout.segments) {
       const SegmentSource source = source_of(segment.segment);
-      const auto out = blob.subspan(segment.offset, segment.bytes());
+      const auto out = bytes_of(blob, segment);
       if (source.is_scalar()) {
+        check_scalar_segment(segment);
         pack_scalar(source, out);
       } else {
         pack_rows(source, segment, out);
@@ -45,12 +59,7 @@ class ExpertPacker {
   void pack_rows(SegmentSource source, const PackedSegment& segment,
                  std::span<std::byte> out) const {
     const RowsView& view = rows_of(tensors(), source);
-    const SegmentCut cut = cut_of(source, rank_.slice, view.rows, view.row_bytes);
-    MOXIE_CHECK(
-        cut.first_row + cut.rows <= view.rows && cut.first_byte + cut.row_bytes <= view.row_bytes,
-        "a planned range lies inside its tensor");
-    MOXIE_CHECK(cut.rows <= segment.rows && cut.row_bytes <= segment.row_bytes,
-                "a planned range fits its segment");
+    const SegmentCut cut = checked_cut(segment, source, rank_.slice, view.rows, view.row_bytes);
     if (cut.row_bytes == 0) return;
     const bool contiguous = cut.row_bytes == view.row_stride && cut.row_bytes == segment.row_bytes;
     if (contiguous && cut.rows > 0) {
@@ -97,9 +106,10 @@ class ExpertPacker {
           ErrorCode::input,
           {.code = "MOXIE-M006",
            .message = std::string(name_of(source.projection)) +
-                      (source.part == Part::dequant_mul ? " has no global scale"
-                                                        : " has no activation scale") +
-                      ", which act_format " + std::string(name_of(plan_.act_format)) + " consumes",
+                      (source.part == Part::dequant_mul
+                           ? " has no global scale"
+                           : " has no activation scale, which act_format " +
+                                 std::string(name_of(plan_.act_format)) + " consumes"),
            .where = where,
            .expected = "an f32 scalar",
            .got = "none",
@@ -177,7 +187,8 @@ UnpackedExpert make_unpacked(const ShardPlan& plan, std::byte fill) {
 
 void unpack_expert(const ShardPlan& plan, const RankPlan& rank, std::span<const std::byte> blob,
                    UnpackedExpert& out) {
-  MOXIE_CHECK(blob.size() == plan.layout.stride, "a blob holds one stride");
+  MOXIE_CHECK(blob.size() == plan.layout.stride && plan.layout.expert_bytes <= blob.size(),
+              "a blob holds one stride");
   const auto refuse_tail = [&](std::string tensor, std::uint64_t row, std::uint64_t byte) {
     throw Error(ErrorCode::verdict, {.code = "MOXIE-V003",
                                      .message = "tail is not zero at row " + std::to_string(row) +
@@ -191,12 +202,18 @@ void unpack_expert(const ShardPlan& plan, const RankPlan& rank, std::span<const 
   for (const PackedSegment& segment : plan.layout.segments) {
     const SegmentSource source = source_of(segment.segment);
     const SegmentCut whole = whole_of(plan, source);
+    if (source.is_scalar()) check_scalar_segment(segment);
     const SegmentCut cut =
-        source.is_scalar() ? whole : cut_of(source, rank.slice, whole.rows, whole.row_bytes);
-    std::vector<std::byte>& tensor = out.tensors[static_cast<std::size_t>(segment.segment)];
-    MOXIE_CHECK(tensor.size() == whole.rows * whole.row_bytes, "buffers come from make_unpacked");
+        source.is_scalar() ? whole
+                           : checked_cut(segment, source, rank.slice, whole.rows, whole.row_bytes);
+    const auto index = static_cast<std::size_t>(segment.segment);
+    MOXIE_CHECK(
+        index < out.tensors.size() && out.tensors[index].size() == whole.rows * whole.row_bytes,
+        "buffers come from make_unpacked");
+    std::vector<std::byte>& tensor = out.tensors[index];
+    const auto bytes = bytes_of(blob, segment);
     for (std::uint64_t row = 0; row < segment.rows; ++row) {
-      const auto from = blob.subspan(segment.offset + row * segment.row_bytes, segment.row_bytes);
+      const auto from = bytes.subspan(row * segment.row_bytes, segment.row_bytes);
       const std::uint64_t real = row < cut.rows ? cut.row_bytes : 0;
       if (real > 0) {
         std::memcpy(tensor.data() + (cut.first_row + row) * whole.row_bytes + cut.first_byte,

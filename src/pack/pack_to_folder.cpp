@@ -14,6 +14,7 @@
 #include "base/staged_file.hpp"
 #include "checkpoint/safetensors_writer.hpp"
 #include "moxie/pack.hpp"
+#include "pack/output_folder.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/packed_set.hpp"
 #include "pack/segment_source.hpp"
@@ -35,27 +36,12 @@ constexpr std::uint64_t kLargestBatchBytes = std::uint64_t{64} << 20;
                      .hint = std::move(hint)});
 }
 
-// The output folder; taken away again when it was made here and packing fails.
-class OutputFolder {
- public:
-  explicit OutputFolder(fs::path path) : path_(std::move(path)) {
-    std::error_code error;
-    created_ = fs::create_directories(path_, error);
-    if (error) raise_system("create folder", path_, error.value());
-  }
-  ~OutputFolder() {
-    std::error_code error;
-    if (created_ && !kept_) fs::remove_all(path_, error);
-  }
-  OutputFolder(const OutputFolder&) = delete;
-  OutputFolder& operator=(const OutputFolder&) = delete;
-  void keep() { kept_ = true; }
-
- private:
-  fs::path path_;
-  bool created_ = false;
-  bool kept_ = false;
-};
+template <class Number>
+void sort_unique(std::vector<Number>& numbers) {
+  std::ranges::sort(numbers);
+  const auto repeated = std::ranges::unique(numbers);
+  numbers.erase(repeated.begin(), repeated.end());
+}
 
 // The tensors of one expert in a logical file, in segment order; segments that the source lacks are
 // left out.
@@ -88,21 +74,14 @@ class FolderPacker {
         document_(packed_plan_json(plan, options.layout)) {
     choose_ranks();
     choose_layers();
-    const std::uint64_t share =
-        options_.memory_bytes / 4;  // packed bytes, their source pages, and slack for both
-    batch_experts_ = std::min(share, kLargestBatchBytes) / plan_.layout.stride;
-    if (batch_experts_ == 0 && options_.memory_bytes < 4 * plan_.layout.stride) {
-      refuse(ErrorCode::usage, "MOXIE-K004", options_.out,
-             "--memory is too small for one expert of " + std::to_string(plan_.layout.stride) +
-                 " bytes",
-             "give at least " + std::to_string(4 * plan_.layout.stride) + " bytes");
-    }
-    batch_experts_ = std::max<std::uint64_t>(batch_experts_, 1);
+    choose_batch();
     for (const unsigned rank : report_.ranks)
       total_ += plan_.ranks[rank].bytes_layer * report_.layers.size();
   }
 
   PackReport pack() {
+    if (fs::exists(options_.out) && !fs::is_directory(options_.out))
+      refuse(ErrorCode::usage, "MOXIE-K001", options_.out, "output is no folder");
     OutputFolder folder(options_.out);
     check_folder();
     check_space();
@@ -113,11 +92,11 @@ class FolderPacker {
     }
     std::error_code ignored;
     fs::remove(options_.out / kProofFile, ignored);  // it spoke of fewer ranks
-    write_text_file(options_.out / kPlanFile, document_.dump());
-    if (!model_.checkpoint.config().is_null()) {
-      write_text_file(options_.out / "config.json", model_.checkpoint.config().dump() + "\n");
-    }
-    for (const auto& rank_folder : staged) rank_folder->commit();
+    folder.write(kPlanFile, document_.dump());
+    if (!model_.checkpoint.config().is_null())
+      folder.write("config.json", model_.checkpoint.config().dump() + "\n");
+    for (std::size_t i = 0; i < staged.size(); ++i)
+      folder.commit(*staged[i], rank_folder_name(report_.ranks[i]));
     folder.keep();
     report_.plan_hash = document_.find("plan_hash")->as_string();
     return std::move(report_);
@@ -129,6 +108,7 @@ class FolderPacker {
     if (report_.ranks.empty()) {
       for (const RankPlan& rank : plan_.ranks) report_.ranks.push_back(rank.rank);
     }
+    sort_unique(report_.ranks);
     for (const unsigned rank : report_.ranks) {
       if (rank >= plan_.ranks.size()) {
         refuse(ErrorCode::usage, "MOXIE-K004", options_.out,
@@ -150,7 +130,41 @@ class FolderPacker {
       refuse(ErrorCode::input, "MOXIE-M011", model_.checkpoint.path(),
              "there is no layer with expert tensors to pack");
     }
-    for (const int layer : report_.layers) (void)model_.require_layer(layer);
+    sort_unique(report_.layers);
+    for (const int number : report_.layers) {
+      const LayerExperts& layer = model_.require_layer(number);
+      require_equal("experts", number, std::to_string(plan_.experts),
+                    std::to_string(layer.experts.size()));
+      require_equal("format", number, std::string(name_of(plan_.format)),
+                    std::string(name_of(layer.format)));
+    }
+  }
+
+  static void require_equal(std::string_view what, int layer, std::string planned,
+                            std::string found) {
+    if (planned == found) return;
+    throw Error(ErrorCode::unsupported,
+                {.code = "MOXIE-M009",
+                 .message = "the layer's " + std::string(what) + " is not the plan's",
+                 .where = {.layer = layer},
+                 .expected = std::move(planned),
+                 .got = std::move(found)});
+  }
+
+  // As many experts at a time as fit into half the memory; the other half is slack for the pages
+  // around what is read and for the file headers. Of the source a rank touches no more than the
+  // whole expert, and not much less: columns of down lie on all its pages.
+  void choose_batch() {
+    const std::uint64_t stride = plan_.layout.stride;
+    const std::uint64_t expert = stride + expert_bytes(model_.config, plan_.format);
+    if (options_.memory_bytes / 2 < expert) {
+      refuse(ErrorCode::usage, "MOXIE-K004", options_.out,
+             "--memory is too small for one expert of " + std::to_string(stride) +
+                 " packed bytes and its source",
+             "give at least " + std::to_string(2 * expert) + " bytes");
+    }
+    batch_experts_ = std::min(options_.memory_bytes / 2 / expert,
+                              std::max<std::uint64_t>(kLargestBatchBytes / stride, 1));
   }
 
   void check_folder() const {
@@ -244,8 +258,10 @@ class FolderPacker {
   void release_sources(const LayerExperts& layer) const {
     std::set<std::uint32_t> files;
     for (const ExpertTensors& expert : layer.experts) {
-      files.insert(expert.up.codes.tensor->file);
-      files.insert(expert.down.codes.tensor->file);
+      for (const ProjectionKind kind : projections_of(model_.config)) {
+        files.insert(expert[kind].codes.tensor->file);
+        files.insert(expert[kind].block_scales.tensor->file);
+      }
     }
     for (const std::uint32_t file : files) model_.checkpoint.release(file);
   }

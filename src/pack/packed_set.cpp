@@ -2,8 +2,6 @@
 // moxie-plan.json, rank-RRR/files.json and the headers of rank-RRR/*.safetensors.
 #include "pack/packed_set.hpp"
 
-#include <array>
-#include <cstdio>
 #include <utility>
 
 #include "base/hash.hpp"
@@ -33,7 +31,8 @@ PackedRank open_rank(const fs::path& folder, unsigned rank) {
   const Json document = Json::parse(read_text_file(list), list.string());
   PackedRank packed{.rank = rank,
                     .folder = folder,
-                    .checkpoint = open_checkpoint(folder),
+                    .checkpoint = {},
+                    .problems = {},
                     .plan_hash = {},
                     .files = {}};
   if (const Json* hash = document.find("plan_hash")) packed.plan_hash = hash->as_string();
@@ -45,6 +44,12 @@ PackedRank open_rank(const fs::path& folder, unsigned rank) {
     if (bytes == nullptr || checksum == nullptr)
       refuse(list, "entry " + file.key + " lacks bytes or xxh3_128");
     packed.files[file.key] = {bytes->as_unsigned(), checksum->as_string()};
+  }
+  try {
+    packed.checkpoint = open_checkpoint(folder);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::input) throw;
+    packed.problems = error.findings();
   }
   return packed;
 }
@@ -72,8 +77,10 @@ Json packed_plan_json(const ShardPlan& plan, FileLayout layout) {
   Json document = to_json(plan);
   Json offsets;
   offsets.set("files", name_of(layout));
-  for (const JsonMember& member : to_json(plan.layout).members())
+  const Json linear = to_json(plan.layout);
+  for (const JsonMember& member : linear.members()) {
     offsets.set(member.key, member.value);
+  }
   document.set("layout", std::move(offsets));
   document.set("plan_hash", plan_hash_of(document));
   return document;

@@ -23,7 +23,8 @@ struct PackedFileRecord {
 struct PackedRank {
   unsigned rank = 0;
   std::filesystem::path folder;
-  Checkpoint checkpoint;
+  std::optional<Checkpoint> checkpoint;           // nothing when a strict reader refuses the files
+  std::vector<Finding> problems;                  // why it does
   std::string plan_hash;                          // as files.json states it
   std::map<std::string, PackedFileRecord> files;  // by name, as files.json states them
 };
@@ -41,7 +42,7 @@ struct PackedSet {
 bool is_packed_set(const std::filesystem::path& folder);
 
 // Reads plan, file lists and headers; no tensor byte. Error(input) for a folder that is no packed
-// set, or files that a strict reader refuses.
+// set: without a usable plan, or with a rank that has no usable files.json.
 PackedSet open_packed_set(const std::filesystem::path& folder);
 
 // xxh3_128 of a plan document's text without its plan_hash.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/checked.hpp"
 #include "moxie/model.hpp"
 #include "moxie/plan.hpp"
 
@@ -38,8 +39,8 @@ inline const TensorInfo* scalar_of(const ExpertTensors& expert, SegmentSource so
   return source.part == Part::dequant_mul ? projection.dequant_mul : projection.act_dequant_mul;
 }
 
-// A rank's part of one segment as plain numbers: rows and bytes per row, for code that addresses
-// memory. `from` and `size` are of the source; the rest of the packed segment is tail.
+// A rank's part of one segment as plain numbers: rows and bytes per row of the source, for code
+// that addresses memory. The rest of the packed segment is tail.
 struct SegmentCut {
   std::uint64_t first_row = 0;
   std::uint64_t rows = 0;
@@ -55,6 +56,29 @@ constexpr SegmentCut cut_of(SegmentSource source, const InterSlice& slice,
   if (source.part == Part::codes)
     return {0, source_rows, slice.bytes.src.value, slice.bytes.count.value};
   return {0, source_rows, slice.groups.src.value, slice.groups.count.value};  // one byte per group
+}
+
+// The same, after checking that the part lies inside the source and that the segment has exactly
+// the planned room. Differences, not sums: a length near the end of 64 bits must not wrap into
+// range.
+inline SegmentCut checked_cut(const PackedSegment& segment, SegmentSource source,
+                              const InterSlice& slice, std::uint64_t source_rows,
+                              std::uint64_t source_row_bytes) {
+  const SegmentCut cut = cut_of(source, slice, source_rows, source_row_bytes);
+  MOXIE_CHECK(cut.first_row <= source_rows && cut.rows <= source_rows - cut.first_row &&
+                  cut.first_byte <= source_row_bytes &&
+                  cut.row_bytes <= source_row_bytes - cut.first_byte,
+              "a planned range lies inside its tensor");
+  const std::uint64_t room = source.is_cut_by_rows()      ? slice.rows.dst.value
+                             : source.part == Part::codes ? slice.bytes.dst.value
+                                                          : slice.groups.dst.value;
+  MOXIE_CHECK(source.is_cut_by_rows()
+                  ? segment.rows == room && segment.row_bytes == source_row_bytes
+                  : segment.rows == source_rows && segment.row_bytes == room,
+              "a segment has the room that the plan gives its tensor");
+  MOXIE_CHECK(cut.rows <= segment.rows && cut.row_bytes <= segment.row_bytes,
+              "a planned range fits its segment");
+  return cut;
 }
 
 }  // namespace moxie

@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/checked.hpp"
 #include "formats/block_format.hpp"
-#include "plan/layout.hpp"
+#include "plan/ranks.hpp"
 
 namespace moxie {
 
@@ -83,31 +82,6 @@ const KernelEntry& choose_kernel(const KernelProblem& problem,
   throw Error::of(ErrorCode::unsupported, std::move(findings));
 }
 
-std::uint64_t require_product(std::uint64_t a, std::uint64_t b) {
-  const auto product = checked_multiply(a, b);
-  if (!product)
-    refuse(ErrorCode::unsupported,
-           {.code = "MOXIE-P009", .message = "the packed size exceeds 64 bits"});
-  return *product;
-}
-
-std::vector<RankPlan> plan_ranks(const ShardPlan& plan) {
-  std::vector<RankPlan> ranks;
-  for (unsigned ep_rank = 0; ep_rank < plan.ep; ++ep_rank) {
-    for (unsigned tp_rank = 0; tp_rank < plan.tp; ++tp_rank) {
-      RankPlan rank{.rank = ep_rank * plan.tp + tp_rank,
-                    .tp_rank = tp_rank,
-                    .ep_rank = ep_rank,
-                    .experts = experts_of(plan.experts, plan.ep, ep_rank),
-                    .slice = slice_inter(plan.inter(), tp_rank, plan.format)};
-      rank.bytes_layer = require_product(plan.layout.expert_bytes, rank.experts.count());
-      rank.bytes_total = require_product(rank.bytes_layer, plan.layers);
-      ranks.push_back(rank);
-    }
-  }
-  return ranks;
-}
-
 }  // namespace
 
 ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
@@ -141,9 +115,7 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   const std::uint64_t align = std::lcm(kernel.inter_multiple, options.kernel_align.value_or(1));
   plan.axes.push_back(
       plan_axis(Elems{config.inter}, plan.tp, Elems{scale_group(plan.format)}, Elems{align}));
-  plan.identity = plan.inter().virtual_global == plan.inter().original;
-  plan.layout = linear_layout(plan.hidden, plan.inter().kernel, plan.format, plan.gated);
-  plan.ranks = plan_ranks(plan);
+  derive_ranks(plan);
   for (const RankPlan& rank : plan.ranks) {
     if (rank.ep_rank == 0 && rank.slice.rows.count == Elems{0}) {
       plan.findings.push_back(

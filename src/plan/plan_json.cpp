@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // ShardPlan to its document and back.
-#include <array>
 #include <cmath>
-#include <optional>
+#include <string>
 #include <utility>
 
 #include "formats/block_format.hpp"
-#include "plan/layout.hpp"
+#include "plan/ranks.hpp"
 
 namespace moxie {
 
@@ -106,91 +105,68 @@ class Reader {
 // Sizes beyond this are refused before any arithmetic with them.
 constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 24;
 
-AxisPlan read_axis(const Reader& read, const Json& json) {
-  AxisPlan axis{.axis = read.field(json, "axis").as_string(),
-                .original = Elems{read.number(json, "original")},
-                .virtual_global = Elems{read.number(json, "virtual")},
-                .local = Elems{read.number(json, "local")},
-                .kernel = Elems{read.number(json, "kernel")},
-                .unit = Elems{read.number(json, "unit")}};
-  const auto percent = [&](Elems enlarged) {
-    return 100.0 *
-           (static_cast<double>(enlarged.value) / static_cast<double>(axis.original.value) - 1.0);
-  };
-  for (const Elems length :
-       {axis.original, axis.virtual_global, axis.local, axis.kernel, axis.unit}) {
-    if (length.value == 0 || length.value > kMaxWidth)
-      read.refuse("axes", std::to_string(length.value));
+// The one axis, sized again from what decides it. The kernel width stands for the alignment: it is
+// at least the local width, so that rounding up to it gives it back.
+AxisPlan read_axis(const Reader& read, const Json& document, const ShardPlan& plan) {
+  const Json::Array& axes = read.field(document, "axes").elements();
+  if (axes.size() != 1) read.refuse("axes");
+  const Elems original{read.number(axes.front(), "original")};
+  const Elems kernel{read.number(axes.front(), "kernel")};
+  for (const Elems length : {original, kernel}) {
+    if (length.value > kMaxWidth) read.refuse("axes", std::to_string(length.value));
   }
-  axis.overhead_pct = percent(axis.virtual_global);
-  axis.kernel_overhead_pct = percent(axis.kernel * (axis.virtual_global.value / axis.local.value));
-  return axis;
+  return plan_axis(original, plan.tp, Elems{scale_group(plan.format)}, kernel);
 }
 
-template <class Unit>
-UnitRange<Unit> read_range(const Reader& read, const Json& slices, Segment tensor) {
-  for (const Json& slice : slices.elements()) {
-    if (read.field(slice, "tensor").as_string() != name_of(tensor)) continue;
-    return {.src = Unit{read.number(slice, "src")},
-            .count = Unit{read.number(slice, "count")},
-            .dst = Unit{read.number(slice, "dst")}};
+// The named kernel must exist and take this problem.
+std::string read_kernel(const Reader& read, const Json& document, const ShardPlan& plan) {
+  std::string name = read.field(read.field(document, "kernels"), "experts").as_string();
+  for (const KernelEntry& kernel : kernel_catalog()) {
+    if (kernel.name != name) continue;
+    const std::string reason = refusal(kernel, {.target = plan.target,
+                                                .format = plan.format,
+                                                .act_format = plan.act_format,
+                                                .hidden = plan.hidden});
+    if (!reason.empty() || plan.inter().kernel.value % kernel.inter_multiple != 0)
+      read.refuse("kernels: " + name, reason);
+    return name;
   }
-  read.refuse("slices: " + std::string(name_of(tensor)));
+  read.refuse("kernels", name);
 }
 
-RankPlan read_rank(const Reader& read, const Json& json) {
-  const Json& experts = read.field(json, "experts");
-  if (experts.elements().size() != 2) read.refuse("experts");
-  const Json& slices = read.field(json, "slices");
-  return {.rank = read.small_number(json, "rank"),
-          .tp_rank = read.small_number(json, "tp_rank"),
-          .ep_rank = read.small_number(json, "ep_rank"),
-          .experts = {experts.elements()[0].as_unsigned(), experts.elements()[1].as_unsigned()},
-          .slice = {.rows = read_range<Elems>(read, slices, Segment::up),
-                    .bytes = read_range<PackedBytes>(read, slices, Segment::down),
-                    .groups = read_range<ScaleGroups>(read, slices, Segment::down_scale)},
-          .bytes_layer = read.number(json, "bytes_layer"),
-          .bytes_total = read.number(json, "bytes_total")};
-}
-
-// What follows from the axis and the topology must be what the document states; a plan that was
+// Every member that `expected` has must stand in the document with the same text; a plan that was
 // edited is not packed.
-void check_consistent(const Reader& read, const ShardPlan& plan) {
-  const AxisPlan& axis = plan.inter();
-  const Elems unit{scale_group(plan.format)};
-  const bool widths = axis.unit == unit && axis.local.value % unit.value == 0 &&
-                      axis.kernel.value % unit.value == 0 &&
-                      axis.original.value % unit.value == 0 && axis.kernel >= axis.local &&
-                      axis.virtual_global == axis.local * plan.tp &&
-                      axis.original <= axis.virtual_global;
-  if (!widths) read.refuse("axes");
-  if (plan.hidden == 0 || plan.hidden > kMaxWidth || plan.hidden % unit.value != 0)
-    read.refuse("hidden");
-  if (plan.experts == 0 || plan.experts > kMaxWidth || plan.ep > plan.experts)
-    read.refuse("experts");
-  for (unsigned i = 0; i < plan.ranks.size(); ++i) {
-    const RankPlan& rank = plan.ranks[i];
-    if (rank.rank != i || rank.tp_rank != i % plan.tp || rank.ep_rank != i / plan.tp)
-      read.refuse("ranks");
-    if (rank.experts != experts_of(plan.experts, plan.ep, rank.ep_rank)) read.refuse("experts");
-    if (rank.slice != slice_inter(axis, rank.tp_rank, plan.format)) read.refuse("slices");
+void require_same(const Reader& read, const Json& expected, const Json& document) {
+  for (const JsonMember& member : expected.members()) {
+    const std::string got = read.field(document, member.key).dump_compact();
+    if (got != member.value.dump_compact()) read.refuse(member.key, got.substr(0, 200));
   }
-  if (plan.layout != linear_layout(plan.hidden, axis.kernel, plan.format, plan.gated))
-    read.refuse("layout");
 }
 
-PackedLayout read_layout(const Reader& read, const Json& json) {
-  PackedLayout layout{.kind = read.named<LayoutKind>(json, "kind", 1),
-                      .segments = {},
-                      .expert_bytes = read.number(json, "expert_bytes"),
-                      .stride = read.number(json, "stride")};
-  for (const Json& segment : read.field(json, "segments").elements()) {
-    layout.segments.push_back({.segment = read.named<Segment>(segment, "tensor", 12),
-                               .offset = read.number(segment, "offset"),
-                               .rows = read.number(segment, "rows"),
-                               .row_bytes = read.number(segment, "row_bytes")});
-  }
-  return layout;
+// What decides the plan, from the document; the rest follows from it.
+ShardPlan read_decision(const Reader& read, const Json& document) {
+  ShardPlan plan;
+  plan.model = read.field(document, "model").as_string();
+  plan.format = read.named<BlockFormat>(document, "format", 2);
+  plan.tp = read.small_number(document, "tp");
+  plan.ep = read.small_number(document, "ep");
+  plan.target = read.named<Target>(document, "target", 4);
+  plan.act_format = read.named<ActFormat>(document, "act_format", 7);
+  plan.hidden = read.number(document, "hidden");
+  plan.experts = read.number(document, "experts");
+  plan.layers = read.number(document, "layers");
+  plan.gated = read.field(document, "gated").as_bool();
+  const std::size_t ranks = read.field(document, "ranks").elements().size();
+  if (plan.tp == 0 || plan.ep == 0 || ranks != std::size_t{plan.tp} * plan.ep) read.refuse("ranks");
+  if (plan.hidden == 0 || plan.hidden > kMaxWidth || plan.hidden % scale_group(plan.format) != 0)
+    read.refuse("hidden");
+  if (plan.experts > kMaxWidth || plan.ep > plan.experts) read.refuse("experts");
+  const Json& workspace = read.field(document, "workspace_bytes");
+  if (!workspace.is_null()) plan.workspace_bytes = read.number(document, "workspace_bytes");
+  plan.axes.push_back(read_axis(read, document, plan));
+  plan.kernel = read_kernel(read, document, plan);
+  derive_ranks(plan);
+  return plan;
 }
 
 }  // namespace
@@ -233,35 +209,19 @@ Json to_json(const ShardPlan& plan) {
 
 ShardPlan plan_from_json(const Json& document, std::string_view origin) {
   const Reader read(origin);
-  if (read.field(document, "schema").as_string() != kSchema) {
-    read.refuse("schema", read.field(document, "schema").as_string());
+  if (const std::string schema = read.field(document, "schema").as_string(); schema != kSchema)
+    read.refuse("schema", schema);
+  try {
+    ShardPlan plan = read_decision(read, document);
+    require_same(read, to_json(plan), document);
+    const Json* layout = document.find("layout");
+    if (layout != nullptr) require_same(read, to_json(plan.layout), *layout);
+    return plan;
+  } catch (const Error& error) {
+    // What can not be planned is no plan.
+    if (error.code() == ErrorCode::input) throw;
+    read.refuse("axes", error.what());
   }
-  ShardPlan plan;
-  plan.model = read.field(document, "model").as_string();
-  plan.format = read.named<BlockFormat>(document, "format", 2);
-  plan.tp = read.small_number(document, "tp");
-  plan.ep = read.small_number(document, "ep");
-  plan.target = read.named<Target>(document, "target", 4);
-  plan.act_format = read.named<ActFormat>(document, "act_format", 7);
-  plan.identity = read.field(document, "identity").as_bool();
-  plan.hidden = read.number(document, "hidden");
-  plan.experts = read.number(document, "experts");
-  plan.layers = read.number(document, "layers");
-  plan.gated = read.field(document, "gated").as_bool();
-  for (const Json& axis : read.field(document, "axes").elements())
-    plan.axes.push_back(read_axis(read, axis));
-  if (plan.axes.empty()) read.refuse("axes");
-  for (const Json& rank : read.field(document, "ranks").elements())
-    plan.ranks.push_back(read_rank(read, rank));
-  if (plan.tp == 0 || plan.ep == 0 || plan.ranks.size() != std::uint64_t{plan.tp} * plan.ep)
-    read.refuse("ranks");
-  plan.kernel = read.field(read.field(document, "kernels"), "experts").as_string();
-  const Json* layout = document.find("layout");
-  plan.layout = layout != nullptr
-                    ? read_layout(read, *layout)
-                    : linear_layout(plan.hidden, plan.inter().kernel, plan.format, plan.gated);
-  check_consistent(read, plan);
-  return plan;
 }
 
 }  // namespace moxie

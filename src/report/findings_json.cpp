@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Findings and refusals as JSON, with the same keys in the same order every time.
-#include <utility>
 
 #include "moxie/report.hpp"
 

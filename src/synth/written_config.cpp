@@ -2,6 +2,8 @@
 // Sizes first, then the keys that say which layers have experts, then the quantisation.
 #include "synth/written_config.hpp"
 
+#include <algorithm>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>

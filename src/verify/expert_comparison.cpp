@@ -3,6 +3,7 @@
 #include "verify/expert_comparison.hpp"
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@ namespace {
 // Where one rank holds one segment of one expert.
 struct PackedPart {
   const RankPlan* rank = nullptr;
+  const PackedRank* packed = nullptr;  // nullptr when the rank can not be read
   const TensorInfo* tensor = nullptr;
   std::span<const std::byte> bytes;  // rows * row_bytes of the segment
 };
@@ -49,13 +51,14 @@ class ExpertComparison {
       const SegmentSource from = source_of(segment.segment);
       const std::vector<PackedPart> parts = parts_of(segment, from);
       if (parts.empty()) continue;
-      ++tally_.tensors;
+      if (source_tensor(from) != nullptr) ++tally_.tensors;
       if (from.is_scalar()) {
         compare_scalar(from, parts);
       } else {
         compare_rows(segment, from, parts);
       }
     }
+    if (set_.layout == FileLayout::kernel) compare_padding();
     return std::move(tally_);
   }
 
@@ -80,37 +83,68 @@ class ExpertComparison {
                                .got = std::move(got)});
   }
 
-  // The segment on every tensor-parallel rank of the expert's owner, in rank order. Reports tensors
-  // that are absent or of another type; returns nothing when any is.
+  // The expert's owners in rank order, those that can not be read too.
+  [[nodiscard]] std::vector<PackedPart> owners() const {
+    std::vector<PackedPart> parts;
+    for (const RankPlan& rank : set_.plan.ranks) {
+      if (expert_ < rank.experts.first || expert_ >= rank.experts.end) continue;
+      const auto packed = std::ranges::find(set_.ranks, rank.rank, &PackedRank::rank);
+      const bool readable = packed != set_.ranks.end() && packed->checkpoint.has_value();
+      parts.push_back(
+          {.rank = &rank, .packed = readable ? &*packed : nullptr, .tensor = nullptr, .bytes = {}});
+    }
+    return parts;
+  }
+
+  // The expert's blob in the kernel layout. False after reporting what is wrong with its tensor.
+  bool find_blob(PackedPart& part) {
+    const std::uint64_t stride = set_.plan.layout.stride;
+    part.tensor = part.packed->checkpoint->find(blobs_tensor_name(layer_.layer));
+    if (!check_tensor(part, DType::u8, {part.rank->experts.count(), stride})) return false;
+    part.bytes = part.packed->checkpoint->bytes(*part.tensor)
+                     .subspan((expert_ - part.rank->experts.first) * stride, stride);
+    return true;
+  }
+
+  // The segment on every owner. Reports tensors that are absent or of another type; returns nothing
+  // when any is.
   std::vector<PackedPart> parts_of(const PackedSegment& segment, SegmentSource from) {
     const TensorInfo* original = source_tensor(from);
     name_ = original != nullptr ? original->name : std::string(name_of(segment.segment));
-    std::vector<PackedPart> parts;
-    for (const PackedRank& packed : set_.ranks) {
-      const RankPlan& rank = set_.plan.ranks[packed.rank];
-      if (expert_ < rank.experts.first || expert_ >= rank.experts.end) continue;
-      PackedPart part{.rank = &rank, .tensor = nullptr, .bytes = {}};
+    // An absent scalar is left out of logical files.
+    if (set_.layout == FileLayout::logical && original == nullptr) return {};
+    std::vector<PackedPart> parts = owners();
+    for (PackedPart& part : parts) {
+      if (part.packed == nullptr) continue;
       if (set_.layout == FileLayout::kernel) {
-        part.tensor = packed.checkpoint.find(blobs_tensor_name(layer_.layer));
-        const Shape shape{rank.experts.count(), set_.plan.layout.stride};
-        if (!check_tensor(part, DType::u8, shape)) return {};
-        part.bytes =
-            packed.checkpoint.bytes(*part.tensor)
-                .subspan((expert_ - rank.experts.first) * set_.plan.layout.stride + segment.offset,
-                         segment.bytes());
+        if (!find_blob(part)) return {};
+        part.bytes = part.bytes.subspan(segment.offset, segment.bytes());
       } else {
-        if (original == nullptr) continue;  // an absent scalar is left out of logical files
-        part.tensor = packed.checkpoint.find(original->name);
+        part.tensor = part.packed->checkpoint->find(original->name);
         const Shape shape =
             from.is_scalar()
                 ? original->shape
                 : Shape{segment.rows, segment.row_bytes * 8 / bits_of(original->dtype)};
         if (!check_tensor(part, original->dtype, shape)) return {};
-        part.bytes = packed.checkpoint.bytes(*part.tensor);
+        part.bytes = part.packed->checkpoint->bytes(*part.tensor);
       }
-      parts.push_back(part);
     }
     return parts;
+  }
+
+  // Between one expert's last byte and the next expert.
+  void compare_padding() {
+    name_ = blobs_tensor_name(layer_.layer);
+    const std::uint64_t begin = set_.plan.layout.expert_bytes;
+    for (PackedPart& part : owners()) {
+      if (part.packed == nullptr || !find_blob(part)) continue;
+      const auto padding = part.bytes.subspan(begin);
+      if (const std::size_t at = first_non_zero(padding); at != padding.size()) {
+        report("MOXIE-V003", "padding is not zero at byte " + std::to_string(begin + at), part,
+               "0x00", hex(padding[at]));
+      }
+      tally_.tail_bytes += padding.size();
+    }
   }
 
   bool check_tensor(const PackedPart& part, DType dtype, const Shape& shape) {
@@ -125,11 +159,14 @@ class ExpertComparison {
     return false;
   }
 
+  // An absent scalar is NaN in a blob, with the bits that pack_expert writes.
   void compare_scalar(SegmentSource from, const std::vector<PackedPart>& parts) {
+    constexpr std::array kAbsent = {std::byte{0}, std::byte{0}, std::byte{0xC0}, std::byte{0x7F}};
     const TensorInfo* original = source_tensor(from);
+    const std::span<const std::byte> bytes =
+        original != nullptr ? source_.checkpoint.bytes(*original) : kAbsent;
     for (const PackedPart& part : parts) {
-      if (original == nullptr) continue;  // NaN in a blob: nothing to hold it against
-      const auto bytes = source_.checkpoint.bytes(*original);
+      if (part.packed == nullptr) continue;
       const std::size_t at = first_difference(bytes, part.bytes);
       if (at == bytes.size()) {
         tally_.real_bytes += bytes.size();
@@ -158,11 +195,11 @@ class ExpertComparison {
       }
       const SegmentCut joined = by_rows ? SegmentCut{position, count, 0, view.row_bytes}
                                         : SegmentCut{0, view.rows, position, count};
-      compare_part(segment, from, view, part, joined);
+      if (part.packed != nullptr) compare_part(segment, from, view, part, joined);
       position += count;
     }
     const std::uint64_t whole = from.is_cut_by_rows() ? view.rows : view.row_bytes;
-    if (position != whole && parts.size() == set_.plan.tp) {
+    if (position != whole) {
       report("MOXIE-V006", "real parts do not cover the source", parts.back(),
              std::to_string(whole) + " units", std::to_string(position));
     }

@@ -4,20 +4,16 @@
 #include "moxie/verify.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <mutex>
 #include <optional>
 #include <set>
-#include <system_error>
 
 #include "base/errors.hpp"
-#include "base/hash.hpp"
-#include "base/mapped_file.hpp"
 #include "base/parallel.hpp"
-#include "base/staged_file.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/packed_set.hpp"
 #include "verify/expert_comparison.hpp"
+#include "verify/file_check.hpp"
+#include "verify/proof.hpp"
 
 namespace moxie {
 
@@ -28,16 +24,6 @@ namespace {
 constexpr std::size_t kMaxFindings = 20;
 // Pages of the source and of the packed files held at once.
 constexpr std::uint64_t kChunkBytes = std::uint64_t{128} << 20;
-
-// The layer number in "model-00003.safetensors".
-std::optional<int> layer_of_file(const std::string& name) {
-  int layer = 0;
-  const auto digits = name.find_first_of("0123456789");
-  if (digits == std::string::npos) return std::nullopt;
-  const auto [end, error] = std::from_chars(name.data() + digits, name.data() + name.size(), layer);
-  if (error != std::errc() || name != layer_file_name(layer)) return std::nullopt;
-  return layer;
-}
 
 class SetVerifier {
  public:
@@ -50,8 +36,8 @@ class SetVerifier {
     check_plan();
     check_ranks();
     for (const PackedRank& rank : set_.ranks) {
-      for (const CheckpointFile& file : rank.checkpoint.files())
-        total_ += 2 * file.bytes;  // checksum, comparison
+      for (const auto& [name, record] : rank.files)
+        total_ += 2 * record.bytes;  // checksum, comparison
     }
     check_files();
     for (const int layer : report_.layers) compare_layer(layer);
@@ -60,7 +46,11 @@ class SetVerifier {
       add({.code = "MOXIE-V002",
            .message = std::to_string(hidden_findings_) + " more differences"});
     }
-    record_proof();
+    if (report_.passed) {
+      write_proof(set_);
+    } else {
+      remove_proof(set_.folder);
+    }
     return std::move(report_);
   }
 
@@ -92,25 +82,30 @@ class SetVerifier {
            .expected = set_.plan_hash,
            .got = set_.actual_plan_hash});
     }
-    const auto differ = [&](std::string_view what, const std::string& expected,
-                            const std::string& got) {
-      if (expected == got) return;
-      throw Error(ErrorCode::usage, {.code = "MOXIE-V007",
-                                     .message = "the packed set was made from another model: " +
-                                                std::string(what) + " differs",
-                                     .where = {.file = file},
-                                     .expected = expected,
-                                     .got = got});
-    };
     const ModelConfig& config = source_.config;
     const auto number = [](std::uint64_t value) { return std::to_string(value); };
-    differ("model", config.model_type, set_.plan.model);
-    differ("hidden", number(config.hidden), number(set_.plan.hidden));
-    differ("the intermediate size", number(config.inter), number(set_.plan.inter().original.value));
-    differ("the number of experts", number(config.experts), number(set_.plan.experts));
+    require_same("model", config.model_type, set_.plan.model);
+    require_same("hidden", number(config.hidden), number(set_.plan.hidden));
+    require_same("the intermediate size", number(config.inter),
+                 number(set_.plan.inter().original.value));
+    require_same("gating", config.gated ? "gated" : "not gated",
+                 set_.plan.gated ? "gated" : "not gated");
+    require_same("the number of experts", number(config.experts), number(set_.plan.experts));
     if (source_.format)
-      differ("format", std::string(name_of(*source_.format)),
-             std::string(name_of(set_.plan.format)));
+      require_same("format", std::string(name_of(*source_.format)),
+                   std::string(name_of(set_.plan.format)));
+  }
+
+  void require_same(std::string_view what, const std::string& expected,
+                    const std::string& got) const {
+    if (expected == got) return;
+    throw Error(
+        ErrorCode::usage,
+        {.code = "MOXIE-V007",
+         .message = "the packed set was made from another model: " + std::string(what) + " differs",
+         .where = {.file = (set_.folder / kPlanFile).string()},
+         .expected = expected,
+         .got = got});
   }
 
   // Every rank of the plan must be there, with the same layers and files of this plan.
@@ -143,7 +138,17 @@ class SetVerifier {
                        .rank = rank.rank}});
         continue;
       }
+      for (const Finding& problem : packed->problems) add(problem);
       for (const int layer : layers) check_layer_file(*packed, layer);
+    }
+    for (const std::string& name : names_in(set_.folder)) {
+      const bool known = std::ranges::any_of(set_.plan.ranks, [&](const RankPlan& rank) {
+        return name == rank_folder_name(rank.rank);
+      });
+      if (!name.starts_with("rank-") || known) continue;
+      add({.code = "MOXIE-V004",
+           .message = "folder belongs to no rank of the plan",
+           .where = {.file = (set_.folder / name).string()}});
     }
   }
 
@@ -159,13 +164,7 @@ class SetVerifier {
   // Sizes and checksums of every listed file; files that no list names.
   void check_files() {
     for (const PackedRank& rank : set_.ranks) {
-      for (const CheckpointFile& file : rank.checkpoint.files()) {
-        if (!rank.files.contains(file.path.filename().string())) {
-          add({.code = "MOXIE-V004",
-               .message = "file is not in files.json",
-               .where = {.file = file.path.string(), .rank = rank.rank}});
-        }
-      }
+      for (Finding& finding : check_names(rank)) add(std::move(finding));
       std::vector<std::pair<std::string, PackedFileRecord>> files(rank.files.begin(),
                                                                   rank.files.end());
       std::vector<std::optional<Finding>> wrong(files.size());
@@ -180,23 +179,14 @@ class SetVerifier {
     }
   }
 
-  static std::optional<Finding> check_file(const PackedRank& rank, const std::string& name,
-                                           const PackedFileRecord& record) {
-    const fs::path path = rank.folder / name;
-    if (!fs::is_regular_file(path)) return std::nullopt;  // reported as absent
-    const MappedFile file(path);
-    const std::string checksum = hash_hex(file.bytes());
-    if (file.bytes().size() == record.bytes && checksum == record.checksum) return std::nullopt;
-    return Finding{.code = "MOXIE-V001",
-                   .message = "file does not match its checksum",
-                   .where = {.file = path.string(), .rank = rank.rank},
-                   .expected = std::to_string(record.bytes) + " bytes, xxh3_128 " + record.checksum,
-                   .got = std::to_string(file.bytes().size()) + " bytes, xxh3_128 " + checksum};
-  }
-
   void compare_layer(int number) {
     const LayerExperts& layer = source_.require_layer(number);
     const std::uint64_t experts = layer.experts.size();
+    const std::string which = " of layer " + std::to_string(number);
+    require_same("the number of experts" + which, std::to_string(experts),
+                 std::to_string(set_.plan.experts));
+    require_same("the format" + which, std::string(name_of(layer.format)),
+                 std::string(name_of(set_.plan.format)));
     const std::uint64_t chunk = std::max<std::uint64_t>(kChunkBytes / set_.plan.layout.stride, 1);
     check_tensor_count(layer);
     for (std::uint64_t first = 0; first < experts; first += chunk) {
@@ -221,10 +211,11 @@ class SetVerifier {
   // A rank's file must hold the expected tensors and nothing else.
   void check_tensor_count(const LayerExperts& layer) {
     for (const PackedRank& rank : set_.ranks) {
+      if (!rank.checkpoint) continue;
       const std::uint64_t expected = expected_tensors(set_, set_.plan.ranks[rank.rank], layer);
       std::uint64_t found = 0;
-      for (const TensorInfo& tensor : rank.checkpoint.tensors()) {
-        if (rank.checkpoint.files()[tensor.file].path.filename() == layer_file_name(layer.layer))
+      for (const TensorInfo& tensor : rank.checkpoint->tensors()) {
+        if (rank.checkpoint->files()[tensor.file].path.filename() == layer_file_name(layer.layer))
           ++found;
       }
       if (found == expected) continue;
@@ -242,32 +233,10 @@ class SetVerifier {
     for (std::uint32_t i = 0; i < source_.checkpoint.files().size(); ++i)
       source_.checkpoint.release(i);
     for (const PackedRank& rank : set_.ranks) {
-      for (std::uint32_t i = 0; i < rank.checkpoint.files().size(); ++i) rank.checkpoint.release(i);
+      if (!rank.checkpoint) continue;
+      for (std::uint32_t i = 0; i < rank.checkpoint->files().size(); ++i)
+        rank.checkpoint->release(i);
     }
-  }
-
-  // moxie-proof.json stands for what was just proven, and for nothing else.
-  void record_proof() const {
-    const fs::path path = set_.folder / kProofFile;
-    if (!report_.passed) {
-      std::error_code ignored;
-      fs::remove(path, ignored);
-      return;
-    }
-    Json ranks = Json::array();
-    Json files = Json::object();
-    for (const PackedRank& rank : set_.ranks) {
-      ranks.push_back(rank.rank);
-      for (const auto& [name, record] : rank.files) {
-        files.set(rank_folder_name(rank.rank) + "/" + name,
-                  Json::object().set("bytes", record.bytes).set("xxh3_128", record.checksum));
-      }
-    }
-    Json proof;
-    proof.set("plan_hash", set_.plan_hash)
-        .set("ranks", std::move(ranks))
-        .set("files", std::move(files));
-    write_text_file(path, proof.dump() + "\n");
   }
 
   PackedSet set_;
@@ -282,7 +251,13 @@ class SetVerifier {
 }  // namespace
 
 VerifyReport verify_packed(const fs::path& dir, const MoeModel& source, const Progress& progress) {
-  return SetVerifier(dir, source, progress).verify();
+  try {
+    return SetVerifier(dir, source, progress).verify();
+  } catch (const Error& error) {
+    // Bytes that can not be read are bytes that are not proven.
+    if (error.code() == ErrorCode::input) remove_proof(dir);
+    throw;
+  }
 }
 
 }  // namespace moxie

@@ -4,13 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-#include <bit>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include "formats/bf16.hpp"
 #include "formats/ue8m0.hpp"
@@ -20,6 +20,7 @@
 namespace moxie {
 namespace {
 
+using namespace std::string_view_literals;
 using test::code_of;
 using test::entry;
 using test::header_of;
@@ -41,8 +42,9 @@ void expect_says(const Error& error, std::initializer_list<std::string_view> par
 }
 
 TEST(SafetensorsHeader, GivesEveryTensorInHeaderOrderWithItsPlaceInTheFile) {
-  const std::string header = header_of(
-      {R"("__metadata__":{"format":"pt"})", entry("a", "BF16", "2,3", 0, 12), entry("b", "U8", "4", 12, 16)});
+  const std::string header =
+      header_of({R"("__metadata__":{"format":"pt"})", entry("a", "BF16", "2,3", 0, 12),
+                 entry("b", "U8", "4", 12, 16)});
   const SafetensorsHeader got = read(safetensors_bytes(header, std::string(16, 'x')));
   EXPECT_EQ(got.header_bytes, 8 + header.size());
   ASSERT_EQ(got.tensors.size(), 2U);
@@ -55,7 +57,8 @@ TEST(SafetensorsHeader, GivesEveryTensorInHeaderOrderWithItsPlaceInTheFile) {
 }
 
 TEST(SafetensorsHeader, AcceptsKeysOfAnEntryInAnyOrderAndSpacesAtTheEnd) {
-  const std::string header = R"({ "a" : {"data_offsets": [0, 2], "shape": [2], "dtype": "I8"} }   )";
+  const std::string header =
+      R"({ "a" : {"data_offsets": [0, 2], "shape": [2], "dtype": "I8"} }   )";
   EXPECT_EQ(read(safetensors_bytes(header, "xy")).tensors.front().dtype, DType::i8);
 }
 
@@ -69,7 +72,8 @@ TEST(SafetensorsHeader, KnowsEveryElementTypeByName) {
     const auto dtype = static_cast<DType>(value);
     const std::uint64_t bytes = bits_of(dtype);  // of 8 elements
     const std::string header = header_of({entry("t", name_of(dtype), "8", 0, bytes)});
-    EXPECT_EQ(read(safetensors_bytes(header, std::string(bytes, '\0'))).tensors.front().dtype, dtype);
+    EXPECT_EQ(read(safetensors_bytes(header, std::string(bytes, '\0'))).tensors.front().dtype,
+              dtype);
   }
 }
 
@@ -96,8 +100,8 @@ TEST(SafetensorsHeader, R02cAHeaderLongerThanTheFileIsRefused) {
   const Error error = refusal(test::length_field(std::uint64_t{1} << 40) + "{       ");
   EXPECT_EQ(code_of(error), "MOXIE-C002");
   expect_says(error, {"dir/x.safetensors", "16 bytes", "1099511627776 bytes"});
-  for (const std::uint64_t length : {std::uint64_t{9}, kMaxHeaderBytes, kMaxHeaderBytes + 1, ~std::uint64_t{0} - 7,
-                                     ~std::uint64_t{0}}) {
+  for (const std::uint64_t length : {std::uint64_t{9}, kMaxHeaderBytes, kMaxHeaderBytes + 1,
+                                     ~std::uint64_t{0} - 7, ~std::uint64_t{0}}) {
     EXPECT_EQ(code_of(refusal(test::length_field(length) + "{}      ")), "MOXIE-C002") << length;
   }
 }
@@ -107,13 +111,15 @@ TEST(SafetensorsHeader, R02dBytesBehindTheLastTensorAreCounted) {
   const std::string header = header_of({entry("t", "U8", "64", 0, 64)});
   const Error error = refusal(safetensors_bytes(header, std::string(67, 'x')));
   EXPECT_EQ(code_of(error), "MOXIE-C008");
-  expect_says(error, {"dir/x.safetensors", "3 bytes", std::to_string(8 + header.size() + 64) + " bytes",
-                      std::to_string(8 + header.size() + 67) + " bytes"});
+  expect_says(error,
+              {"dir/x.safetensors", "3 bytes", std::to_string(8 + header.size() + 64) + " bytes",
+               std::to_string(8 + header.size() + 67) + " bytes"});
 }
 
 // R-03 (a)
 TEST(SafetensorsHeader, R03aASpanSmallerThanTheShapeNamesTheTensorAndBothSizes) {
-  const Error error = refusal(safetensors_bytes(header_of({entry("big", "F32", "1000,1000", 0, 4)}), "abcd"));
+  const Error error =
+      refusal(safetensors_bytes(header_of({entry("big", "F32", "1000,1000", 0, 4)}), "abcd"));
   EXPECT_EQ(code_of(error), "MOXIE-C005");
   EXPECT_EQ(error.findings().front().where.tensor, "big");
   expect_says(error, {"big", "4000000 bytes", "got 4 bytes"});
@@ -121,7 +127,8 @@ TEST(SafetensorsHeader, R03aASpanSmallerThanTheShapeNamesTheTensorAndBothSizes) 
 
 // R-03 (b)
 TEST(SafetensorsHeader, R03bASpanThatEndsBeforeItBeginsIsRefused) {
-  const Error error = refusal(safetensors_bytes(header_of({entry("t", "U8", "4", 8, 4)}), "abcdefgh"));
+  const Error error =
+      refusal(safetensors_bytes(header_of({entry("t", "U8", "4", 8, 4)}), "abcdefgh"));
   EXPECT_EQ(code_of(error), "MOXIE-C005");
   expect_says(error, {"t", "[8, 4]"});
 }
@@ -129,7 +136,8 @@ TEST(SafetensorsHeader, R03bASpanThatEndsBeforeItBeginsIsRefused) {
 // R-03 (c)
 TEST(SafetensorsHeader, R03cOffsetsAreTwoNumbers) {
   for (const std::string_view offsets : {"[]", "[0]", "[0,4,4]"}) {
-    const std::string header = R"({"t":{"dtype":"U8","shape":[4],"data_offsets":)" + std::string(offsets) + "}}";
+    const std::string header =
+        R"({"t":{"dtype":"U8","shape":[4],"data_offsets":)" + std::string(offsets) + "}}";
     const Error error = refusal(safetensors_bytes(header, "abcd"));
     EXPECT_EQ(code_of(error), "MOXIE-C004") << offsets;
     EXPECT_EQ(error.findings().front().where.tensor, "t");
@@ -139,10 +147,12 @@ TEST(SafetensorsHeader, R03cOffsetsAreTwoNumbers) {
 // R-03 (d)
 TEST(SafetensorsHeader, R03dAShapeWhoseProductOverflowsIsRefused) {
   for (const std::string_view shape :
-       {"8589934592,8589934592", "4294967296,4294967296", "18446744073709551615,2", "2305843009213693952",
-        "8589934592,8589934592,0", "4294967296,4294967296,4294967296,4294967296"}) {
+       {"8589934592,8589934592", "4294967296,4294967296", "18446744073709551615,2",
+        "2305843009213693952", "8589934592,8589934592,0",
+        "4294967296,4294967296,4294967296,4294967296"}) {
     const std::string_view dtype = shape == "2305843009213693952" ? "U64" : "U8";
-    const Error error = refusal(safetensors_bytes(header_of({entry("huge", dtype, shape, 0, 0)}), ""));
+    const Error error =
+        refusal(safetensors_bytes(header_of({entry("huge", dtype, shape, 0, 0)}), ""));
     EXPECT_EQ(code_of(error), "MOXIE-C005") << shape;
     expect_says(error, {"huge", "overflow"});
   }
@@ -151,43 +161,136 @@ TEST(SafetensorsHeader, R03dAShapeWhoseProductOverflowsIsRefused) {
 // R-04 (a)
 TEST(SafetensorsHeader, R04aTensorsThatOverlapAreRefused) {
   const Error whole = refusal(
-      safetensors_bytes(header_of({entry("k", "U8", "16", 0, 16), entry("v", "U8", "16", 0, 16)}), std::string(16, 'x')));
+      safetensors_bytes(header_of({entry("k", "U8", "16", 0, 16), entry("v", "U8", "16", 0, 16)}),
+                        std::string(16, 'x')));
   EXPECT_EQ(code_of(whole), "MOXIE-C006");
   expect_says(whole, {"k", "v"});
   const Error by_one = refusal(
-      safetensors_bytes(header_of({entry("k", "U8", "16", 0, 16), entry("v", "U8", "16", 15, 31)}), std::string(31, 'x')));
+      safetensors_bytes(header_of({entry("k", "U8", "16", 0, 16), entry("v", "U8", "16", 15, 31)}),
+                        std::string(31, 'x')));
   EXPECT_EQ(code_of(by_one), "MOXIE-C006");
   const Error inside = refusal(
-      safetensors_bytes(header_of({entry("k", "U8", "16", 0, 16), entry("v", "U8", "4", 4, 8)}), std::string(16, 'x')));
+      safetensors_bytes(header_of({entry("k", "U8", "16", 0, 16), entry("v", "U8", "4", 4, 8)}),
+                        std::string(16, 'x')));
   EXPECT_EQ(code_of(inside), "MOXIE-C006");
 }
 
 // R-04 (b)
 TEST(SafetensorsHeader, R04bAHoleIsRefusedAndNamedByItsBytes) {
   const Error error = refusal(
-      safetensors_bytes(header_of({entry("k", "U8", "16", 0, 16), entry("v", "U8", "16", 32, 48)}), std::string(48, 'x')));
+      safetensors_bytes(header_of({entry("k", "U8", "16", 0, 16), entry("v", "U8", "16", 32, 48)}),
+                        std::string(48, 'x')));
   EXPECT_EQ(code_of(error), "MOXIE-C007");
   expect_says(error, {"[16, 32)", "v"});
-  const Error at_start = refusal(safetensors_bytes(header_of({entry("k", "U8", "2", 1, 3)}), "abc"));
+  const Error at_start =
+      refusal(safetensors_bytes(header_of({entry("k", "U8", "2", 1, 3)}), "abc"));
   EXPECT_EQ(code_of(at_start), "MOXIE-C007");
   expect_says(at_start, {"[0, 1)"});
 }
 
 // R-04 (c)
 TEST(SafetensorsHeader, R04cAHeaderMayListTheLaterTensorFirst) {
-  const std::string header = header_of({entry("v", "U8", "16", 16, 32), entry("k", "U8", "16", 0, 16)});
+  const std::string header =
+      header_of({entry("v", "U8", "16", 16, 32), entry("k", "U8", "16", 0, 16)});
   const SafetensorsHeader got = read(safetensors_bytes(header, std::string(32, 'x')));
   EXPECT_EQ(got.tensors[0].name, "v");
   EXPECT_EQ(got.tensors[0].offset, got.header_bytes + 16);
   EXPECT_EQ(got.tensors[1].offset, got.header_bytes);
 }
 
-// R-05: nothing is rounded, and the bytes are read through a copy.
-TEST(SafetensorsHeader, R05TheDataSectionMayBeginAtAnyByte) {
+// A number read through a copy, as unaligned data must be.
+template <class T>
+T load(std::string_view file, std::uint64_t at) {
+  T value;
+  std::memcpy(&value, file.substr(at, sizeof(T)).data(), sizeof(T));
+  return value;
+}
+
+// R-05
+TEST(SafetensorsHeader, R05TheDataSectionBeginsWhereTheHeaderEndsAtAnyByte) {
   std::string header = header_of({entry("t", "BF16", "2", 0, 4)});
   ASSERT_LE(header.size(), 59U);
   header.resize(59, ' ');
-  const std::string file = safetensors_bytes(header, "\x80\x3F\x00\x40"s_bytes);
+  const std::string file = safetensors_bytes(header, "\x80\x3F\x00\x40"sv);
+  const TensorInfo tensor = read(file).tensors.front();
+  EXPECT_EQ(tensor.offset, 67U);
+  EXPECT_EQ(decode_bf16(load<std::uint16_t>(file, tensor.offset)), 1.0F);
+  EXPECT_EQ(decode_bf16(load<std::uint16_t>(file, tensor.offset + 2)), 2.0F);
+}
+
+// R-05
+TEST(SafetensorsHeader, R05ATensorMayBeginAtAnOddByte) {
+  std::string header = header_of({entry("pad", "U8", "1", 0, 1), entry("f", "F32", "1", 1, 5)});
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const std::string file = safetensors_bytes(header, "\xAA\x00\x00\x40\x40"sv);
+  const TensorInfo tensor = read(file).tensors.back();
+  EXPECT_EQ(tensor.offset % 2, 1U);
+  EXPECT_EQ(load<float>(file, tensor.offset), 3.0F);
+}
+
+// R-06 (a, b)
+TEST(SafetensorsHeader, R06AFourBitTensorHasTheBytesOfItsPackedForm) {
+  const std::string data = "\x10\x32\x54\x76\x98\xBA\xDC\xFE";
+  const std::string logical = safetensors_bytes(header_of({entry("t", "F4", "2,8", 0, 8)}), data);
+  const std::string packed = safetensors_bytes(header_of({entry("t", "U8", "2,4", 0, 8)}), data);
+  const TensorInfo a = read(logical).tensors.front();
+  const TensorInfo b = read(packed).tensors.front();
+  EXPECT_EQ(a.shape, (Shape{2, 8}));
+  EXPECT_EQ(b.shape, (Shape{2, 4}));
+  EXPECT_EQ(logical.substr(a.offset, a.bytes), packed.substr(b.offset, b.bytes));
+  EXPECT_EQ(a.shape[0] * a.shape[1] * bits_of(a.dtype), b.shape[0] * b.shape[1] * bits_of(b.dtype));
+}
+
+// R-06 (c)
+TEST(SafetensorsHeader, R06cElementsThatDoNotFillWholeBytesAreRefused) {
+  for (const auto& [dtype, shape, text] :
+       {std::tuple("F4", "1,3", "12 bits"), std::tuple("F6_E2M3", "2", "12 bits"),
+        std::tuple("F4", "1", "4 bits"), std::tuple("F6_E3M2", "3", "18 bits")}) {
+    const Error error =
+        refusal(safetensors_bytes(header_of({entry("t", dtype, shape, 0, 2)}), "xy"));
+    EXPECT_EQ(code_of(error), "MOXIE-C005") << dtype;
+    expect_says(error, {"t", text});
+  }
+  EXPECT_EQ(read(safetensors_bytes(header_of({entry("t", "F6_E2M3", "4", 0, 3)}), "xyz"))
+                .tensors.front()
+                .bytes,
+            3U);
+}
+
+// R-06 (d)
+TEST(SafetensorsHeader, R06dE8m0IsOneByteForEachPowerOfTwo) {
+  const std::string file =
+      safetensors_bytes(header_of({entry("s", "F8_E8M0", "3", 0, 3)}), "\x7E\x7F\x80");
+  const TensorInfo tensor = read(file).tensors.front();
+  EXPECT_EQ(tensor.dtype, DType::f8_e8m0);
+  EXPECT_EQ(tensor.bytes, 3U);
+  EXPECT_EQ(decode_e8m0(load<std::uint8_t>(file, tensor.offset)), 0.5F);
+  EXPECT_EQ(decode_e8m0(load<std::uint8_t>(file, tensor.offset + 1)), 1.0F);
+  EXPECT_EQ(decode_e8m0(load<std::uint8_t>(file, tensor.offset + 2)), 2.0F);
+}
+
+TEST(SafetensorsHeader, AcceptsScalarsAndTensorsWithoutElements) {
+  const std::string header =
+      header_of({entry("scalar", "F32", "", 0, 4), entry("none", "F32", "0", 4, 4),
+                 entry("rows", "BF16", "0,128", 4, 4), entry("late", "F64", "5,0,3", 4, 4),
+                 entry("odd", "F4", "0,3", 4, 4), entry("byte", "U8", "1,1,1", 4, 5)});
+  const SafetensorsHeader got = read(safetensors_bytes(header, "abcde"));
+  ASSERT_EQ(got.tensors.size(), 6U);
+  EXPECT_TRUE(got.tensors[0].shape.empty());
+  EXPECT_EQ(got.tensors[0].bytes, 4U);
+  EXPECT_EQ(got.tensors[1].bytes, 0U);
+  EXPECT_EQ(got.tensors[1].offset, got.header_bytes + 4);
+  EXPECT_EQ(got.tensors[5].bytes, 1U);
+}
+
+TEST(SafetensorsHeader, HoldsTensorsWithoutElementsToTheSameCoverage) {
+  EXPECT_EQ(code_of(refusal(safetensors_bytes(header_of({entry("z", "U8", "0", 9, 9)}), ""))),
+            "MOXIE-C007");
+  EXPECT_EQ(code_of(refusal(safetensors_bytes(
+                header_of({entry("k", "U8", "4", 0, 4), entry("z", "U8", "0", 2, 2)}), "abcd"))),
+            "MOXIE-C006");
+  EXPECT_EQ(code_of(refusal(safetensors_bytes(header_of({entry("z", "U8", "0", 0, 0)}), "a"))),
+            "MOXIE-C008");
 }
 
 }  // namespace

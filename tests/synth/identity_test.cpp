@@ -2,6 +2,7 @@
 // The same options give the same bytes: on every run, for any number of threads, on every machine.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -104,18 +105,30 @@ struct Golden {
 // A change here changes every checkpoint that was made from a seed. The dialects have the same
 // data.
 constexpr std::array kGolden{
-    Golden{BlockFormat::mxfp4, DialectKind::deepseek, Pattern::normal, "?"},
-    Golden{BlockFormat::mxfp4, DialectKind::deepseek, Pattern::outliers, "?"},
-    Golden{BlockFormat::mxfp4, DialectKind::deepseek, Pattern::monotonic, "?"},
-    Golden{BlockFormat::mxfp4, DialectKind::deepseek, Pattern::constant, "?"},
-    Golden{BlockFormat::nvfp4, DialectKind::deepseek, Pattern::normal, "?"},
-    Golden{BlockFormat::nvfp4, DialectKind::deepseek, Pattern::outliers, "?"},
-    Golden{BlockFormat::nvfp4, DialectKind::deepseek, Pattern::monotonic, "?"},
-    Golden{BlockFormat::nvfp4, DialectKind::deepseek, Pattern::constant, "?"},
-    Golden{BlockFormat::nvfp4, DialectKind::modelopt, Pattern::normal, "?"},
-    Golden{BlockFormat::nvfp4, DialectKind::modelopt, Pattern::outliers, "?"},
-    Golden{BlockFormat::nvfp4, DialectKind::modelopt, Pattern::monotonic, "?"},
-    Golden{BlockFormat::nvfp4, DialectKind::modelopt, Pattern::constant, "?"},
+    Golden{BlockFormat::mxfp4, DialectKind::deepseek, Pattern::normal,
+           "8fcd687999f6ffe1c57717b7d2ebb0bf"},
+    Golden{BlockFormat::mxfp4, DialectKind::deepseek, Pattern::outliers,
+           "ef2d930c69a789d9820d80ee8e8d01f4"},
+    Golden{BlockFormat::mxfp4, DialectKind::deepseek, Pattern::monotonic,
+           "d68b876fa62578d656059320998bee7e"},
+    Golden{BlockFormat::mxfp4, DialectKind::deepseek, Pattern::constant,
+           "c31bad13ee89e31273eb6b6629b74b33"},
+    Golden{BlockFormat::nvfp4, DialectKind::deepseek, Pattern::normal,
+           "9de589f6a923d8765674df1a30daee9e"},
+    Golden{BlockFormat::nvfp4, DialectKind::deepseek, Pattern::outliers,
+           "3cb0a08c3254f8d65d63b90174640b62"},
+    Golden{BlockFormat::nvfp4, DialectKind::deepseek, Pattern::monotonic,
+           "78e9afe465576cf4fbdbcf944b86ece0"},
+    Golden{BlockFormat::nvfp4, DialectKind::deepseek, Pattern::constant,
+           "45dd4139f7076654e1ae453e01b1b11f"},
+    Golden{BlockFormat::nvfp4, DialectKind::modelopt, Pattern::normal,
+           "9de589f6a923d8765674df1a30daee9e"},
+    Golden{BlockFormat::nvfp4, DialectKind::modelopt, Pattern::outliers,
+           "3cb0a08c3254f8d65d63b90174640b62"},
+    Golden{BlockFormat::nvfp4, DialectKind::modelopt, Pattern::monotonic,
+           "78e9afe465576cf4fbdbcf944b86ece0"},
+    Golden{BlockFormat::nvfp4, DialectKind::modelopt, Pattern::constant,
+           "45dd4139f7076654e1ae453e01b1b11f"},
 };
 
 TEST(SynthIdentity, BytesAreThoseOfEveryOtherMachine) {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <set>
+#include <stdexcept>
 #include <string>
 
 #include "small_checkpoint.hpp"

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <set>
@@ -136,7 +137,7 @@ Moments moments_of(BlockFormat format) {
   const auto scales = bytes_of(checkpoint, prefix + (is_mxfp4 ? "scale" : "weight_scale"));
   double sum = 0;
   double squares = 0;
-  for (std::uint64_t k = 0; k < 512 * 512; ++k) {
+  for (std::uint64_t k = 0; k < std::uint64_t{512} * 512; ++k) {
     const double value = dequantise_element(codes.data(), scales.data(), k, format, mul);
     sum += value;
     squares += value * value;
@@ -179,7 +180,7 @@ TEST(SynthPatterns, OutliersAreFewGroupsFarAboveTheOthers) {
 
 TEST(SynthPatterns, TokenTablesNameDistinctExpertsInRange) {
   const TempFolder folder;
-  for (const std::uint64_t experts : {1, 2, 3, 16, 40}) {
+  for (const std::uint64_t experts : {1U, 2U, 3U, 16U, 40U}) {
     auto options = small_options(BlockFormat::mxfp4);
     options.config.set("num_experts_per_tok", 6);
     options.experts = experts;

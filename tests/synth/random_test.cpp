@@ -18,9 +18,9 @@ TEST(SynthRandom, IsSplitMix64) {
 
 TEST(SynthRandom, StreamsDifferInSeedAndInEveryStepOfTheirPath) {
   std::set<std::uint64_t> words;
-  for (const std::uint64_t seed : {0, 1}) {
-    for (const std::uint64_t layer : {0, 1}) {
-      for (const std::uint64_t expert : {0, 1}) {
+  for (const std::uint64_t seed : {0U, 1U}) {
+    for (const std::uint64_t layer : {0U, 1U}) {
+      for (const std::uint64_t expert : {0U, 1U}) {
         for (std::uint64_t index = 0; index < 100; ++index) {
           words.insert(Stream(seed, {layer, expert}).word(index));
         }

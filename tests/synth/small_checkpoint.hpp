@@ -6,8 +6,8 @@
 
 #include <cstdint>
 #include <cstring>
-#include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Output, colours and findings.
+#include "cli/console.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "moxie/report.hpp"
+
+namespace moxie::cli {
+
+namespace {
+
+volatile std::sig_atomic_t g_interrupted = 0;
+
+void write_all(std::FILE* stream, const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+}
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+std::string_view name_of(Color color) {
+  return color == Color::automatic ? "auto" : color == Color::always ? "always" : "never";
+}
+
+Console::Console(const ConsoleOptions& options) : options_(options) {
+  const char* no_color = std::getenv("NO_COLOR");  // NOLINT(concurrency-mt-unsafe)
+  const bool wanted =
+      options.color == Color::always ||
+      (options.color == Color::automatic && (no_color == nullptr || *no_color == '\0'));
+  const auto on = [&](int descriptor) {
+    return wanted && (options.color == Color::always || ::isatty(descriptor) == 1);
+  };
+  color_stdout_ = on(STDOUT_FILENO);
+  color_stderr_ = on(STDERR_FILENO);
+}
+
+std::string Console::painted(std::string_view text, std::string_view code, bool to_stdout) const {
+  if (!(to_stdout ? color_stdout_ : color_stderr_)) return std::string(text);
+  return "\x1b[" + std::string(code) + "m" + std::string(text) + "\x1b[0m";
+}
+
+void Console::print(const Json& document, const std::string& text) const {
+  write_all(stdout, options_.json ? document.dump() + "\n" : text);
+}
+
+void Console::talk(const std::vector<Finding>& findings) const {
+  for (const Finding& finding : findings) {
+    const bool error = finding.severity == Severity::error;
+    if (options_.quiet && !error) continue;
+    const std::string_view code = error                                   ? "31"
+                                  : finding.severity == Severity::warning ? "33"
+                                                                          : "36";
+    write_all(stderr, "moxie: " + painted(to_string(finding), code, false) + "\n");
+  }
+}
+
+void Console::say(const std::string& line) const {
+  if (!options_.quiet) write_all(stderr, line + "\n");
+}
+
+void Console::refuse(std::string_view schema, const std::vector<Finding>& findings) const {
+  if (options_.json) write_all(stdout, refusal_json(schema, findings).dump() + "\n");
+  talk(findings);
+}
+
+std::string Console::verdict(bool passed) const {
+  return passed ? painted("passed", "32", true) : painted("FAILED", "31;1", true);
+}
+
+Stopwatch::Stopwatch() : start_ns_(now_ns()) {}
+
+double Stopwatch::seconds() const { return static_cast<double>(now_ns() - start_ns_) * 1e-9; }
+
+void catch_interrupts() {
+  struct sigaction action{};
+  action.sa_handler = [](int) { g_interrupted = 1; };
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+bool interrupted() { return g_interrupted != 0; }
+
+}  // namespace moxie::cli

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the command speaks: data to stdout, talk to stderr.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moxie/json.hpp"
+#include "moxie/status.hpp"
+
+namespace moxie::cli {
+
+enum class Color : std::uint8_t { automatic, always, never };
+std::string_view name_of(Color color);
+
+struct ConsoleOptions {
+  bool json = false;
+  bool quiet = false;
+  bool verbose = false;
+  Color color = Color::automatic;
+};
+
+class Console {
+ public:
+  explicit Console(const ConsoleOptions& options);
+
+  [[nodiscard]] bool json() const { return options_.json; }
+  [[nodiscard]] bool verbose() const { return options_.verbose && !options_.quiet; }
+
+  // Prints the document with --json, else the text.
+  void print(const Json& document, const std::string& text) const;
+  // One line per finding on stderr; --quiet leaves errors only.
+  void talk(const std::vector<Finding>& findings) const;
+  // One line on stderr unless --quiet.
+  void say(const std::string& line) const;
+  // Refuses: one document on stdout with --json, one line per finding on stderr.
+  void refuse(std::string_view schema, const std::vector<Finding>& findings) const;
+
+  // A progress bar on stderr when it is a terminal, one closing line otherwise; nothing for work
+  // shorter than 0.5 s. `unit` is "bytes" or a plural noun. The returned callback answers false
+  // after SIGINT.
+  [[nodiscard]] Progress progress(std::string label) const;
+
+  // Text for a passed or failed check, coloured where wanted.
+  [[nodiscard]] std::string verdict(bool passed) const;
+
+ private:
+  [[nodiscard]] std::string painted(std::string_view text, std::string_view code,
+                                    bool to_stdout) const;
+
+  ConsoleOptions options_;
+  bool color_stdout_ = false;
+  bool color_stderr_ = false;
+};
+
+// Seconds since construction.
+class Stopwatch {
+ public:
+  Stopwatch();
+  [[nodiscard]] double seconds() const;
+
+ private:
+  std::int64_t start_ns_;
+};
+
+// Makes SIGINT ask running work to stop (Console::progress) instead of ending the process at once.
+void catch_interrupts();
+// True after SIGINT.
+bool interrupted();
+
+}  // namespace moxie::cli

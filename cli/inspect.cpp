@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// moxie inspect: what a checkpoint is, from its headers.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "cli/verbs.hpp"
+#include "moxie/report.hpp"
+
+namespace moxie::cli {
+
+namespace {
+
+struct TensorClass {
+  std::string_view name;
+  std::uint64_t tensors = 0;
+  std::uint64_t bytes = 0;
+};
+
+// Sorts tensors by what their names say.
+std::array<TensorClass, 4> classify(const Checkpoint& checkpoint) {
+  std::array<TensorClass, 4> classes = {{{"experts"}, {"shared"}, {"attention"}, {"other"}}};
+  const auto has = [](std::string_view name, std::string_view word) {
+    return name.find(word) != std::string_view::npos;
+  };
+  for (const TensorInfo& tensor : checkpoint.tensors()) {
+    const std::string_view name = tensor.name;
+    const std::size_t kind = has(name, "shared_expert") ? 1
+                             : has(name, ".experts.")   ? 0
+                             : has(name, "attn")        ? 2
+                                                        : 3;
+    ++classes[kind].tensors;
+    classes[kind].bytes += tensor.bytes;
+  }
+  return classes;
+}
+
+std::string activation_text(const ModelConfig& config) {
+  std::string text(name_of(config.activation));
+  if (config.activation_limit) text += fmt::format(", limit {:g}", *config.activation_limit);
+  return text;
+}
+
+Json document_of(const OpenedModel& opened, const std::array<TensorClass, 4>& classes) {
+  const MoeModel& model = opened.model;
+  const ModelConfig& config = model.config;
+  Json document;
+  document.set("schema", "moxie.inspect/1").set("path", model.checkpoint.path().string());
+  document.set("family", config.model_type)
+      .set("dialect", model.dialect.empty() ? Json() : Json(model.dialect));
+  document.set("format", model.format ? Json(name_of(*model.format)) : Json());
+  document.set("quantization", config.quantization).set("activation", name_of(config.activation));
+  document.set("activation_limit",
+               config.activation_limit ? Json(*config.activation_limit) : Json());
+  document.set("router", name_of(config.router)).set("routed_scaling", config.routed_scaling);
+  document.set("hidden", config.hidden).set("inter", config.inter).set("experts", config.experts);
+  document.set("top_k", config.top_k)
+      .set("num_layers", config.num_layers)
+      .set("moe_layers", config.moe_layers.size());
+  document.set("hash_layers", config.hash_layers).set("gated", config.gated);
+  const std::uint64_t bytes = model.format ? expert_bytes(config, *model.format) : 0;
+  document.set("expert_bytes", bytes).set("layer_bytes", bytes * config.experts);
+  document.set("total_bytes", bytes * config.experts * config.moe_layers.size());
+  Json layers = Json::array();
+  for (const LayerExperts& layer : model.layers) {
+    Json entry;
+    entry.set("layer", layer.layer).set("prefix", layer.prefix).set("mtp", layer.mtp);
+    entry.set("dialect", layer.dialect)
+        .set("format", name_of(layer.format))
+        .set("experts", layer.experts.size());
+    entry.set("complete", layer.problems.empty());
+    layers.push_back(std::move(entry));
+  }
+  document.set("layers", std::move(layers));
+  Json tensors;
+  for (const TensorClass& kind : classes) {
+    tensors.set(kind.name, Json::object().set("tensors", kind.tensors).set("bytes", kind.bytes));
+  }
+  document.set("tensors", std::move(tensors));
+  document.set("files", model.checkpoint.files().size()).set("findings", to_json(opened.findings));
+  return document;
+}
+
+std::string text_of(const OpenedModel& opened, const std::array<TensorClass, 4>& classes) {
+  const MoeModel& model = opened.model;
+  const ModelConfig& config = model.config;
+  std::string text = fmt::format("{}\n", model.checkpoint.path().string());
+  const auto line = [&](std::string_view name, const std::string& value) {
+    text += fmt::format("  {:<12} {}\n", name, value);
+  };
+  line("family", config.model_type);
+  line("dialect", model.dialect.empty() ? "none read" : model.dialect);
+  line("format", model.format ? std::string(name_of(*model.format)) : "no known FP4 format");
+  line("experts", fmt::format("{} layers x {} experts, top {}, hidden {}, inter {}{}",
+                              config.moe_layers.size(), config.experts, config.top_k, config.hidden,
+                              config.inter, config.gated ? "" : ", no gate"));
+  line("activation", activation_text(config));
+  line("router", std::string(name_of(config.router)) +
+                     (config.hash_layers > 0
+                          ? fmt::format(", first {} layers by token id", config.hash_layers)
+                          : ""));
+  if (model.format) {
+    const std::uint64_t bytes = expert_bytes(config, *model.format);
+    line("bytes", fmt::format("{} per expert, {} per layer, {} in total", format_count(bytes),
+                              format_bytes(bytes * config.experts),
+                              format_bytes(bytes * config.experts * config.moe_layers.size())));
+  }
+  const auto complete =
+      std::ranges::count_if(model.layers, [](const LayerExperts& l) { return l.problems.empty(); });
+  line("read", fmt::format("{} of {} layers complete in {} files", complete, model.layers.size(),
+                           model.checkpoint.files().size()));
+  Table table({"tensors", "count", "bytes"});
+  for (const TensorClass& kind : classes) {
+    table.add_row({std::string(kind.name), format_count(kind.tensors), format_count(kind.bytes)});
+  }
+  return text + "\n" + table.to_text();
+}
+
+}  // namespace
+
+int run_inspect(const InspectArgs& args, const Console& console) {
+  OpenedModel opened = open_model(args.model);
+  bool broken = false;
+  for (const LayerExperts& layer : opened.model.layers) {
+    for (Finding finding : layer.problems) {
+      // Partial downloads are normal; the shard itself is named once by opening.
+      if (finding.code == "MOXIE-C010") continue;
+      broken = true;
+      opened.findings.push_back(std::move(finding));
+    }
+  }
+  const auto classes = classify(opened.model.checkpoint);
+  console.print(document_of(opened, classes), text_of(opened, classes));
+  console.talk(opened.findings);
+  return broken ? static_cast<int>(ErrorCode::input) : 0;
+}
+
+}  // namespace moxie::cli

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// moxie plan: who owns which bytes.
+#include <fmt/format.h>
+
+#include "cli/verbs.hpp"
+#include "moxie/report.hpp"
+
+namespace moxie::cli {
+
+namespace {
+
+constexpr std::size_t kMaxRows = 64;  // ranks shown as text; --json has them all
+
+template <class Unit>
+std::string range_text(const UnitRange<Unit>& range) {
+  return fmt::format("[{}, {})", range.src.value, (range.src + range.count).value);
+}
+
+std::string text_of(const ShardPlan& plan) {
+  std::string text =
+      fmt::format("{}, {}: {} experts x {} layers on {} ranks (tp {}, ep {}), target {}, {}\n\n",
+                  plan.model, name_of(plan.format), plan.experts, plan.layers, plan.ranks.size(),
+                  plan.tp, plan.ep, name_of(plan.target), plan.kernel);
+  Table axes({"axis", "original", "virtual", "logical", "kernel", "unit", "virtual %", "kernel %"});
+  for (const AxisPlan& axis : plan.axes) {
+    axes.add_row({axis.axis, fmt::to_string(axis.original.value),
+                  fmt::to_string(axis.virtual_global.value), fmt::to_string(axis.local.value),
+                  fmt::to_string(axis.kernel.value), fmt::to_string(axis.unit.value),
+                  fmt::format("{:+.1f}", axis.overhead_pct),
+                  fmt::format("{:+.1f}", axis.kernel_overhead_pct)});
+  }
+  text += axes.to_text() + "\n";
+  Table ranks({"rank", "experts", "gate/up rows", "tail", "down bytes", "tail", "down groups",
+               "tail", "bytes/layer"});
+  for (std::size_t i = 0; i < plan.ranks.size() && i < kMaxRows; ++i) {
+    const RankPlan& rank = plan.ranks[i];
+    ranks.add_row({fmt::to_string(rank.rank),
+                   fmt::format("[{}, {})", rank.experts.first, rank.experts.end),
+                   range_text(rank.slice.rows), fmt::to_string(rank.slice.rows.zero().value),
+                   range_text(rank.slice.bytes), fmt::to_string(rank.slice.bytes.zero().value),
+                   range_text(rank.slice.groups), fmt::to_string(rank.slice.groups.zero().value),
+                   format_count(rank.bytes_layer)});
+  }
+  text += ranks.to_text();
+  if (plan.ranks.size() > kMaxRows)
+    text += fmt::format("… {} more ranks; --json lists them\n", plan.ranks.size() - kMaxRows);
+  text += plan.identity
+              ? "\nNo virtual padding: every rank loads an equal part.\n"
+              : "\nEvery rank's real part starts on a scale group; what follows it is zero.\n";
+  return text;
+}
+
+std::string why_text(const ShardPlan& plan) {
+  Table table({"kernel", "answer"});
+  for (const KernelAnswer& answer : plan.considered) {
+    const bool chosen = answer.kernel == plan.kernel;
+    table.add_row({answer.kernel, chosen                   ? "chosen"
+                                  : answer.refusal.empty() ? "supported, less preferred"
+                                                           : answer.refusal});
+  }
+  return "\n" + table.to_text();
+}
+
+Json why_json(const ShardPlan& plan) {
+  Json considered = Json::array();
+  for (const KernelAnswer& answer : plan.considered) {
+    Json entry;
+    entry.set("kernel", answer.kernel).set("supported", answer.refusal.empty());
+    entry.set("chosen", answer.kernel == plan.kernel).set("reason", answer.refusal);
+    considered.push_back(std::move(entry));
+  }
+  return considered;
+}
+
+// A plan needs no tensors: what is wrong with them is worth a warning here and an error where they
+// are read.
+void warn_of_problems(OpenedModel& opened) {
+  for (const LayerExperts& layer : opened.model.layers) {
+    for (Finding finding : layer.problems) {
+      if (finding.code == "MOXIE-C010") continue;  // named by opening
+      finding.severity = Severity::warning;
+      opened.findings.push_back(std::move(finding));
+    }
+  }
+}
+
+}  // namespace
+
+int run_plan(const PlanArgs& args, const Console& console) {
+  OpenedModel opened = open_model(args.model);
+  const ShardPlan plan = make_plan(opened.model, args.options);
+  warn_of_problems(opened);
+  opened.findings.insert(opened.findings.end(), plan.findings.begin(), plan.findings.end());
+  if (args.tokens && !plan.workspace_bytes) {
+    opened.findings.push_back(
+        {.code = "MOXIE-P008",
+         .severity = Severity::note,
+         .message = "the workspace is not known: " + plan.kernel + " is not built"});
+  }
+  Json document = to_json(plan);
+  if (args.why) document.set("why", why_json(plan));
+  document.set("findings", to_json(opened.findings));
+  console.print(document, text_of(plan) + (args.why ? why_text(plan) : ""));
+  console.talk(opened.findings);
+  return 0;
+}
+
+}  // namespace moxie::cli

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each verb needs from the command line, and the verbs themselves. Each returns the exit code.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/console.hpp"
+#include "moxie/pack.hpp"
+#include "moxie/plan.hpp"
+#include "moxie/synth.hpp"
+
+namespace moxie::cli {
+
+struct SynthArgs {
+  std::filesystem::path out;
+  std::string model;  // a known name, or empty with `config`
+  std::filesystem::path config;
+  SynthOptions options;
+};
+int run_synth(const SynthArgs& args, const Console& console);
+
+struct InspectArgs {
+  std::filesystem::path model;
+};
+int run_inspect(const InspectArgs& args, const Console& console);
+
+struct PlanArgs {
+  std::filesystem::path model;
+  PlanOptions options;
+  std::optional<std::uint64_t> tokens;
+  bool why = false;
+};
+int run_plan(const PlanArgs& args, const Console& console);
+
+struct PackArgs {
+  std::filesystem::path model;
+  PlanOptions options;
+  std::filesystem::path out;
+  std::optional<unsigned> rank;  // all when absent
+  std::vector<int> layers;
+  FileLayout layout = FileLayout::logical;
+  std::uint64_t memory_bytes = std::uint64_t{1} << 30;
+};
+int run_pack(const PackArgs& args, const Console& console);
+
+struct VerifyArgs {
+  std::filesystem::path folder;
+  std::filesystem::path against;
+};
+int run_verify(const VerifyArgs& args, const Console& console);
+
+int run_devices(const Console& console);
+
+// A model as the verbs of this command use it: opened, read, with what opening and reading found.
+struct OpenedModel {
+  MoeModel model;
+  std::vector<Finding> findings;  // warnings and notes
+};
+OpenedModel open_model(const std::filesystem::path& path);
+
+}  // namespace moxie::cli

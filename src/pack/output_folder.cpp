@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Remembers what it makes, so that nothing else is ever removed.
+#include "pack/output_folder.hpp"
+
+#include <ranges>
+#include <system_error>
+#include <utility>
+
+#include "base/errors.hpp"
+
+namespace moxie {
+
+namespace fs = std::filesystem;
+
+OutputFolder::OutputFolder(fs::path path) : path_(std::move(path)) {
+  std::error_code error;
+  for (fs::path folder = path_; !folder.empty() && !fs::exists(folder, error);
+       folder = folder.parent_path())
+    made_.push_back(folder);
+  fs::create_directories(path_, error);
+  if (error) raise_system("create folder", path_, error.value());
+}
+
+OutputFolder::~OutputFolder() {
+  if (kept_) return;
+  std::error_code ignored;
+  for (const fs::path& path : std::views::reverse(begun_)) fs::remove_all(path, ignored);
+  for (const fs::path& folder : made_) fs::remove(folder, ignored);
+}
+
+void OutputFolder::write(std::string_view name, std::string_view text) {
+  const fs::path file = path_ / name;
+  const bool is_new = !fs::exists(file);
+  write_text_file(file, text);
+  if (is_new) begun_.push_back(file);
+}
+
+void OutputFolder::commit(StagedFolder& staged, std::string_view name) {
+  staged.commit();
+  begun_.push_back(path_ / name);
+}
+
+}  // namespace moxie

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What files.json states, held against what lies beside it.
+#include "verify/file_check.hpp"
+
+#include <charconv>
+#include <system_error>
+#include <utility>
+
+#include "base/hash.hpp"
+#include "base/mapped_file.hpp"
+#include "pack/packed_names.hpp"
+
+namespace moxie {
+
+namespace fs = std::filesystem;
+
+std::optional<int> layer_of_file(const std::string& name) {
+  int layer = 0;
+  const auto digits = name.find_first_of("0123456789");
+  if (digits == std::string::npos) return std::nullopt;
+  const auto [end, error] = std::from_chars(name.data() + digits, name.data() + name.size(), layer);
+  if (error != std::errc() || name != layer_file_name(layer)) return std::nullopt;
+  return layer;
+}
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    names.insert(entry.path().filename().string());
+  return names;
+}
+
+std::vector<Finding> check_names(const PackedRank& rank) {
+  std::vector<Finding> findings;
+  const auto report = [&](const std::string& name, std::string message) {
+    findings.push_back({.code = "MOXIE-V004",
+                        .message = std::move(message),
+                        .where = {.file = (rank.folder / name).string(), .rank = rank.rank}});
+  };
+  for (const std::string& name : names_in(rank.folder)) {
+    if (name != kFilesFile && !rank.files.contains(name)) report(name, "file is not in files.json");
+  }
+  for (const auto& [name, record] : rank.files) {
+    if (!layer_of_file(name)) report(name, "files.json names a file that is no layer's");
+  }
+  return findings;
+}
+
+std::optional<Finding> check_file(const PackedRank& rank, const std::string& name,
+                                  const PackedFileRecord& record) {
+  const fs::path path = rank.folder / name;
+  if (!fs::is_regular_file(path)) return std::nullopt;
+  const MappedFile file(path);
+  const std::string checksum = hash_hex(file.bytes());
+  if (file.bytes().size() == record.bytes && checksum == record.checksum) return std::nullopt;
+  return Finding{.code = "MOXIE-V001",
+                 .message = "file does not match its checksum",
+                 .where = {.file = path.string(), .rank = rank.rank},
+                 .expected = std::to_string(record.bytes) + " bytes, xxh3_128 " + record.checksum,
+                 .got = std::to_string(file.bytes().size()) + " bytes, xxh3_128 " + checksum};
+}
+
+}  // namespace moxie
