@@ -2,12 +2,15 @@
 // Output, colours and findings.
 #include "cli/console.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <system_error>
 
 #include "moxie/report.hpp"
 
@@ -17,9 +20,18 @@ namespace {
 
 volatile std::sig_atomic_t g_interrupted = 0;
 
-void write_all(std::FILE* stream, const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stream);
-  std::fflush(stream);
+// False when the stream did not take all of it; errno says why.
+bool write_all(std::FILE* stream, const std::string& text) {
+  const bool taken = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
+  return std::fflush(stream) == 0 && taken;
+}
+
+// Names come from files: control characters in them neither break the line nor reach a terminal.
+std::string on_one_line(std::string text) {
+  for (char& byte : text) {
+    if (static_cast<unsigned char>(byte) < 0x20 || byte == 0x7F) byte = '?';
+  }
+  return text;
 }
 
 std::int64_t now_ns() {
@@ -52,7 +64,10 @@ std::string Console::painted(std::string_view text, std::string_view code, bool 
 }
 
 void Console::print(const Json& document, const std::string& text) const {
-  write_all(stdout, options_.json ? document.dump() + "\n" : text);
+  if (write_all(stdout, options_.json ? document.dump() + "\n" : text) || errno == EPIPE) return;
+  throw Error(ErrorCode::environment,
+              {.code = "MOXIE-E001",
+               .message = "write to stdout failed: " + std::generic_category().message(errno)});
 }
 
 void Console::talk(const std::vector<Finding>& findings) const {
@@ -62,7 +77,7 @@ void Console::talk(const std::vector<Finding>& findings) const {
     const std::string_view code = error                                   ? "31"
                                   : finding.severity == Severity::warning ? "33"
                                                                           : "36";
-    write_all(stderr, "moxie: " + painted(to_string(finding), code, false) + "\n");
+    write_all(stderr, "moxie: " + painted(on_one_line(to_string(finding)), code, false) + "\n");
   }
 }
 
@@ -87,6 +102,15 @@ void catch_interrupts() {
   struct sigaction action{};
   action.sa_handler = [](int) { g_interrupted = 1; };
   ::sigaction(SIGINT, &action, nullptr);
+}
+
+void settle_streams() {
+  std::signal(SIGPIPE, SIG_IGN);
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // open() takes the lowest free number, which is this one. Writing to stdout keeps failing.
+    if (::fcntl(stream, F_GETFD) < 0)
+      ::open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+  }
 }
 
 bool interrupted() { return g_interrupted != 0; }

@@ -30,9 +30,10 @@ class Console {
   [[nodiscard]] bool json() const { return options_.json; }
   [[nodiscard]] bool verbose() const { return options_.verbose && !options_.quiet; }
 
-  // Prints the document with --json, else the text.
+  // Prints the document with --json, else the text. Error(environment) MOXIE-E001 when stdout does
+  // not take it; a reader that has closed the pipe is no error.
   void print(const Json& document, const std::string& text) const;
-  // One line per finding on stderr; --quiet leaves errors only.
+  // One line per finding on stderr, whatever names it quotes; --quiet leaves errors only.
   void talk(const std::vector<Finding>& findings) const;
   // One line on stderr unless --quiet.
   void say(const std::string& line) const;
@@ -70,5 +71,8 @@ class Stopwatch {
 void catch_interrupts();
 // True after SIGINT.
 bool interrupted();
+// To be called first. Writing to a pipe without a reader fails from then on, instead of ending the
+// process with work half done; a stream that is closed is not given to the next file opened.
+void settle_streams();
 
 }  // namespace moxie::cli

@@ -130,10 +130,11 @@ int run_inspect(const InspectArgs& args, const Console& console) {
       opened.findings.push_back(std::move(finding));
     }
   }
+  if (broken) throw Error::of(ErrorCode::input, std::move(opened.findings));
   const auto classes = classify(opened.model.checkpoint);
   console.print(document_of(opened, classes), text_of(opened, classes));
   console.talk(opened.findings);
-  return broken ? static_cast<int>(ErrorCode::input) : 0;
+  return 0;
 }
 
 }  // namespace moxie::cli

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line: parsing only. Each verb is in the file of its name.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <new>
@@ -36,6 +38,28 @@ void add_choice(CLI::App* verb, const std::string& flag, Variable& variable,
       ->type_name("NAME");
 }
 
+// A whole number in decimal digits: no sign, and neither 0x10 nor 010 means sixteen or eight.
+template <class Number>
+Number read_count(const std::string& flag, const std::string& text, Number least = 0) {
+  Number value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least) {
+    throw CLI::ValidationError(flag, "\"" + text + "\" is no whole number from " +
+                                         std::to_string(least) + " to " +
+                                         std::to_string(std::numeric_limits<Number>::max()));
+  }
+  return value;
+}
+
+template <class Number, class Variable>
+void add_count(CLI::App* verb, const std::string& flag, Variable& variable,
+               const std::string& description, Number least = 0) {
+  const auto read = [&variable, flag, least](const std::string& text) {
+    variable = read_count<Number>(flag, text, least);
+  };
+  verb->add_option_function<std::string>(flag, read, description)->type_name("N");
+}
+
 // Help that begins with the examples of the command asked about.
 class HelpFormatter final : public CLI::Formatter {
  public:
@@ -57,7 +81,15 @@ class HelpFormatter final : public CLI::Formatter {
 // "3", "0..5" (inclusive) or "1,4"; repeated flags add up.
 std::vector<int> parse_layers(const std::vector<std::string>& words) {
   std::vector<int> layers;
+  std::vector<std::string> parts;
   for (const std::string& word : words) {
+    for (std::size_t begin = 0; begin <= word.size();) {
+      const std::size_t comma = std::min(word.find(',', begin), word.size());
+      parts.push_back(word.substr(begin, comma - begin));
+      begin = comma + 1;
+    }
+  }
+  for (const std::string& word : parts) {
     const auto number = [&](std::string_view text) {
       int value = -1;
       const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -87,10 +119,10 @@ void add_model(CLI::App* verb, std::filesystem::path& model) {
 }
 
 void add_plan_options(CLI::App* verb, PlanOptions& options) {
-  verb->add_option("--tp", options.tp,
-                   "tensor-parallel ranks: they share the intermediate axis (default 1)");
-  verb->add_option("--ep", options.ep,
-                   "expert-parallel groups: they share the experts (default 1)");
+  add_count<unsigned>(verb, "--tp", options.tp,
+                      "tensor-parallel ranks: they share the intermediate axis (default 1)");
+  add_count<unsigned>(verb, "--ep", options.ep,
+                      "expert-parallel groups: they share the experts (default 1)");
   add_choice(verb, "--format", options.format, kFormats, "when config and tensors leave it open");
   add_choice<Target>(verb, "--target", options.target,
                      {Target::cpu, Target::sm90, Target::sm100, Target::sm120},
@@ -99,9 +131,9 @@ void add_plan_options(CLI::App* verb, PlanOptions& options) {
                         {ActFormat::bf16, ActFormat::fp8, ActFormat::fp8x2, ActFormat::mxfp8,
                          ActFormat::nvfp4, ActFormat::int8, ActFormat::int8x2},
                         "activations in the matrix products (default bf16)");
-  verb->add_option("--kernel-align", options.kernel_align,
-                   "pad the local intermediate width to a common multiple of this and the kernel's "
-                   "own alignment");
+  add_count<std::uint64_t>(verb, "--kernel-align", options.kernel_align,
+                           "pad the local intermediate width to a common multiple of this and the "
+                           "kernel's own alignment");
   verb->add_option("--placement", "how experts go to ranks: contiguous (default)")
       ->check(CLI::IsMember({"contiguous"}));
 }
@@ -124,11 +156,14 @@ void add_synth(CLI::App* verb, SynthArgs& args) {
   auto* source = verb->add_option_group("source")->require_option(1);
   source->add_option("--model", args.model, "deepseek-v4-flash, deepseek-v4-pro or tiny");
   source->add_option("--config", args.config, "a config.json of your own");
-  verb->add_option("--num-layers", args.options.num_layers, "layers to write (default 1)");
-  verb->add_option("--experts", args.options.experts, "experts per layer (default at most 16)");
-  verb->add_option("--hidden", args.options.hidden, "hidden width (default the model's)");
-  verb->add_option("--inter", args.options.inter,
-                   "intermediate width of an expert (default the model's)");
+  add_count<std::uint64_t>(verb, "--num-layers", args.options.num_layers,
+                           "layers to write (default 1)");
+  add_count<std::uint64_t>(verb, "--experts", args.options.experts,
+                           "experts per layer (default at most 16)");
+  add_count<std::uint64_t>(verb, "--hidden", args.options.hidden,
+                           "hidden width (default the model's)");
+  add_count<std::uint64_t>(verb, "--inter", args.options.inter,
+                           "intermediate width of an expert (default the model's)");
   add_choice(verb, "--format", args.options.format, kFormats,
              "of the experts (default the model's)");
   add_choice<DialectKind>(verb, "--dialect", args.options.dialect,
@@ -137,8 +172,12 @@ void add_synth(CLI::App* verb, SynthArgs& args) {
   add_choice<Pattern>(verb, "--pattern", args.options.pattern,
                       {Pattern::normal, Pattern::outliers, Pattern::monotonic, Pattern::constant},
                       "of the weights (default normal)");
-  verb->add_option("--seed", args.options.seed,
-                   "same seed, same bytes, on every machine (default 0)");
+  add_count<std::uint64_t>(verb, "--seed", args.options.seed,
+                           "same seed, same bytes, on every machine (default 0)");
+}
+
+std::vector<const CLI::App*> verbs_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App* /*verb*/) { return true; });
 }
 
 // The schema of the verb's documents, for refusals.
@@ -172,12 +211,28 @@ int guarded(const Console& console, const std::string& verb, const std::function
   }
 }
 
+// A refusal of the arguments. Without a verb there is only one thing to say.
+Finding usage_finding(const CLI::App& app, const std::string& verb, const std::string& message,
+                      const std::vector<std::string>& words) {
+  if (!verb.empty()) {
+    return {.code = "MOXIE-U001", .message = message, .hint = "see moxie " + verb + " --help"};
+  }
+  std::string names;
+  for (const CLI::App* known : verbs_of(app))
+    names += (names.empty() ? "" : ", ") + known->get_name();
+  const auto word = std::ranges::find_if(words, [](const auto& w) { return w != "--json"; });
+  return {.code = "MOXIE-U001",
+          .message = "the first word is no verb",
+          .expected = "one of " + names,
+          .got = word == words.end() ? "nothing" : *word,
+          .hint = "see moxie --help"};
+}
+
 // What the arguments say before they are parsed, so that a refusal of the arguments themselves is
 // printed as asked.
 std::string verb_among(const std::vector<std::string>& words, const CLI::App& app) {
-  const auto verbs = app.get_subcommands([](const CLI::App* /*verb*/) { return true; });
   for (const std::string& word : words) {
-    for (const CLI::App* verb : verbs) {
+    for (const CLI::App* verb : verbs_of(app)) {
       if (verb->get_name() == word) return word;
     }
   }
@@ -185,6 +240,7 @@ std::string verb_among(const std::vector<std::string>& words, const CLI::App& ap
 }
 
 int run(int argc, char** argv) {
+  settle_streams();
   ConsoleOptions console_options;
   CLI::App app{"Plans, packs and proves Mixture-of-Experts layers with block-scaled FP4 weights.",
                "moxie"};
@@ -218,10 +274,16 @@ int run(int argc, char** argv) {
                console_options);
   add_model(plan_verb, plan.model);
   add_plan_options(plan_verb, plan.options);
-  plan_verb->add_option("--tokens", plan.tokens, "tokens per call, for the workspace size")
-      ->check(CLI::PositiveNumber);
+  add_count<std::uint64_t>(plan_verb, "--tokens", plan.tokens,
+                           "tokens per call, for the workspace size", 1);
   plan_verb->add_flag("--why", plan.why, "print every kernel considered, with its reason");
 
+  // What follows reads "-1" as the largest number.
+  const CLI::Validator unsigned_text(
+      [](std::string& text) {
+        return text.starts_with('-') ? "\"" + text + "\" is no size" : std::string();
+      },
+      "");
   PackArgs pack;
   std::string rank = "all";
   std::vector<std::string> layers;
@@ -235,14 +297,15 @@ int run(int argc, char** argv) {
   add_plan_options(pack_verb, pack.options);
   pack_verb->add_option("--rank", rank, "one rank, or all (default)");
   pack_verb->add_option("--layers", layers, "layers: 3, 1,4 or 0..5 (default all with tensors)")
-      ->delimiter(',');
+      ->allow_extra_args(false);
   add_choice<FileLayout>(
       pack_verb, "--layout", pack.layout, {FileLayout::logical, FileLayout::kernel},
       "source names, or one blob per expert as the kernel reads it (default logical)");
   pack_verb
       ->add_option("--memory", pack.memory_bytes,
                    "bound on memory, e.g. 512MB, 2GiB (default 1GiB)")
-      ->transform(CLI::AsSizeValue(true));
+      ->transform(CLI::AsSizeValue(true))
+      ->transform(unsigned_text);
 
   VerifyArgs verify;
   CLI::App* verify_verb = add_verb(app, *help, "verify",
@@ -264,24 +327,18 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     verb = app.get_subcommands().front()->get_name();
-    if (rank != "all") {
-      unsigned number = 0;
-      if (!CLI::detail::lexical_cast(rank, number))
-        throw CLI::ValidationError("--rank", "\"" + rank + "\" is no rank");
-      pack.rank = number;
-    }
+    if (rank != "all") pack.rank = read_count<unsigned>("--rank", rank);
     pack.layers = parse_layers(layers);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     console_options.json = std::find(words.begin(), words.end(), "--json") != words.end();
     return refuse(Console(console_options), verb, ErrorCode::usage,
-                  {{.code = "MOXIE-U001",
-                    .message = error.what(),
-                    .hint = "see moxie " + verb + (verb.empty() ? "" : " ") + "--help"}});
+                  {usage_finding(app, verb, error.what(), words)});
   }
 
   const Console console(console_options);
-  catch_interrupts();
+  // Only what writes long needs to clean up; the others end at once.
+  if (verb == "synth" || verb == "pack" || verb == "verify") catch_interrupts();
   return guarded(console, verb, [&] {
     if (verb == "synth") return run_synth(synth, console);
     if (verb == "inspect") return run_inspect(inspect, console);

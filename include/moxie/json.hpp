@@ -21,28 +21,30 @@ class MOXIE_API Json {
   using Array = std::vector<Json>;
   using Object = std::vector<JsonMember>;
 
-  Json() = default;                                           // null
-  Json(std::nullptr_t) {}                                     // NOLINT(google-explicit-constructor)
-  Json(bool value) : value_(value) {}                         // NOLINT(google-explicit-constructor)
-  Json(double value) : value_(value) {}                       // NOLINT(google-explicit-constructor)
-  Json(const char* text) : value_(std::string(text)) {}       // NOLINT(google-explicit-constructor)
-  Json(std::string_view text) : value_(std::string(text)) {}  // NOLINT(google-explicit-constructor)
-  Json(std::string text) : value_(std::move(text)) {}         // NOLINT(google-explicit-constructor)
+  // Null. Members are defined in json.cpp, where JsonMember is complete.
+  Json();
+  ~Json();
+  Json(const Json& other);
+  Json(Json&& other) noexcept;
+  Json& operator=(const Json& other);
+  Json& operator=(Json&& other) noexcept;
+
+  Json(std::nullptr_t);         // NOLINT(google-explicit-constructor)
+  Json(bool value);             // NOLINT(google-explicit-constructor)
+  Json(double value);           // NOLINT(google-explicit-constructor)
+  Json(const char* text);       // NOLINT(google-explicit-constructor)
+  Json(std::string_view text);  // NOLINT(google-explicit-constructor)
+  Json(std::string text);       // NOLINT(google-explicit-constructor)
   template <std::signed_integral T>
-  Json(T value) {  // NOLINT(google-explicit-constructor)
-    if (value < 0) {
-      value_ = static_cast<std::int64_t>(value);
-    } else {
-      value_ = static_cast<std::uint64_t>(value);
-    }
-  }
+  Json(T value)  // NOLINT(google-explicit-constructor)
+      : Json(static_cast<std::int64_t>(value), Signed{}) {}
   template <std::unsigned_integral T>
     requires(!std::same_as<T, bool>)
-  Json(T value)
-      : value_(static_cast<std::uint64_t>(value)) {}  // NOLINT(google-explicit-constructor)
-  explicit Json(Array elements) : value_(std::move(elements)) {}
+  Json(T value)  // NOLINT(google-explicit-constructor)
+      : Json(static_cast<std::uint64_t>(value), Unsigned{}) {}
+  explicit Json(Array elements);
   explicit Json(Object members);
-  static Json array() { return Json(Array{}); }
+  static Json array();
   static Json object();
 
   // Reads one document. `origin` names it in errors. Refuses duplicate keys, trailing text,
@@ -87,6 +89,11 @@ class MOXIE_API Json {
   friend bool operator==(const Json&, const Json&);
 
  private:
+  struct Signed {};
+  struct Unsigned {};
+  Json(std::int64_t value, Signed tag);
+  Json(std::uint64_t value, Unsigned tag);
+
   std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array,
                Object>
       value_;

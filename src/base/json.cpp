@@ -171,8 +171,32 @@ class Writer {
 
 }  // namespace
 
-Json::Json(Object members) : value_(std::move(members)) {}
+Json::Json() = default;
+Json::~Json() = default;
+Json::Json(const Json& other) = default;
+Json::Json(Json&& other) noexcept = default;
+Json& Json::operator=(const Json& other) = default;
+Json& Json::operator=(Json&& other) noexcept = default;
 
+Json::Json(std::nullptr_t) {}
+Json::Json(bool value) : value_(value) {}
+Json::Json(double value) : value_(value) {}
+Json::Json(const char* text) : value_(std::string(text)) {}
+Json::Json(std::string_view text) : value_(std::string(text)) {}
+Json::Json(std::string text) : value_(std::move(text)) {}
+Json::Json(Array elements) : value_(std::move(elements)) {}
+Json::Json(Object members) : value_(std::move(members)) {}
+Json::Json(std::uint64_t value, Unsigned /*tag*/) : value_(value) {}
+// Equal numbers are equal values: what is not negative is stored unsigned.
+Json::Json(std::int64_t value, Signed /*tag*/) {
+  if (value < 0) {
+    value_ = value;
+  } else {
+    value_ = static_cast<std::uint64_t>(value);
+  }
+}
+
+Json Json::array() { return Json(Array{}); }
 Json Json::object() { return Json(Object{}); }
 
 Json Json::parse(std::string_view text, std::string_view origin) {

@@ -28,7 +28,7 @@ class NameTable {
                                                   const NameOf& name_of) const {
     if (slots_.empty()) return std::nullopt;
     const Slot& slot = slots_[place_of(name, hash_of(name), name_of)];
-    return slot.used ? std::optional(slot.position) : std::nullopt;
+    return slot.used() ? std::optional(slot.position) : std::nullopt;
   }
 
   // Adds `name` at `position`. Returns the position of an equal name that is there already, and
@@ -39,17 +39,20 @@ class NameTable {
     reserve(count_ + 1);
     const std::uint32_t hash = hash_of(name);
     Slot& slot = slots_[place_of(name, hash, name_of)];
-    if (slot.used) return slot.position;
-    slot = {.hash = hash, .position = position, .used = true};
+    if (slot.used()) return slot.position;
+    slot = {.hash = hash, .position = position};
     ++count_;
     return std::nullopt;
   }
 
  private:
+  static constexpr std::uint32_t kNowhere = ~std::uint32_t{0};  // above any position in a list
+
   struct Slot {
     std::uint32_t hash = 0;
-    std::uint32_t position = 0;
-    bool used = false;
+    std::uint32_t position = kNowhere;
+
+    [[nodiscard]] bool used() const { return position != kNowhere; }
   };
 
   static std::uint32_t hash_of(std::string_view name) {
@@ -61,7 +64,7 @@ class NameTable {
   std::size_t place_of(std::string_view name, std::uint32_t hash, const NameOf& name_of) const {
     const std::size_t mask = slots_.size() - 1;
     std::size_t place = hash & mask;
-    while (slots_[place].used &&
+    while (slots_[place].used() &&
            (slots_[place].hash != hash || name_of(slots_[place].position) != name)) {
       place = (place + 1) & mask;
     }
@@ -72,9 +75,9 @@ class NameTable {
     std::vector<Slot> old(size);
     old.swap(slots_);
     for (const Slot& slot : old) {
-      if (!slot.used) continue;
+      if (!slot.used()) continue;
       std::size_t place = slot.hash & (size - 1);
-      while (slots_[place].used) place = (place + 1) & (size - 1);
+      while (slots_[place].used()) place = (place + 1) & (size - 1);
       slots_[place] = slot;
     }
   }

@@ -131,6 +131,7 @@ Json config_of(const FamilySizes& model) {
 
 std::vector<std::string_view> synth_models() {
   std::vector<std::string_view> names;
+  names.reserve(kModels.size());
   for (const FamilySizes& model : kModels) names.push_back(model.name);
   return names;
 }

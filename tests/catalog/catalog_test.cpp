@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel table: names, order, and the reason of each refusal.
+#include "moxie/catalog.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <regex>
+#include <set>
+#include <string>
+#include <thread>
+
+namespace moxie {
+namespace {
+
+KernelProblem problem_of(const KernelEntry& kernel) {
+  return {.target = kernel.target,
+          .format = BlockFormat::mxfp4,
+          .act_format = kernel.act_formats.front(),
+          .hidden = kernel.hidden_multiple * 3};
+}
+
+TEST(KernelCatalog, HoldsThePortableKernelOfTheCpu) {
+  ASSERT_EQ(kernel_catalog().size(), 1U);
+  const KernelEntry& kernel = kernel_catalog()[0];
+  EXPECT_EQ(kernel.name, "cpu.portable.experts");
+  EXPECT_EQ(kernel.target, Target::cpu);
+  EXPECT_EQ(kernel.layout, LayoutKind::linear);
+  EXPECT_EQ(name_of(kernel.layout), "linear");
+  EXPECT_EQ(kernel.inter_multiple, 32U);
+  EXPECT_EQ(kernel.hidden_multiple, 32U);
+  EXPECT_TRUE(std::ranges::equal(kernel.act_formats, std::vector{ActFormat::bf16, ActFormat::fp8}));
+  EXPECT_FALSE(kernel.built);
+}
+
+TEST(KernelCatalog, NamesAreUniqueAddresses) {
+  std::set<std::string_view> names;
+  // place.variant.stage, with an arithmetic where there are several: cuda.sm90.experts.fp8.
+  const std::regex scheme(R"((cpu|cuda)\.[a-z0-9_]+\.[a-z0-9_]+(\.[a-z0-9_]+)?)");
+  for (const KernelEntry& kernel : kernel_catalog()) {
+    EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
+    EXPECT_TRUE(std::regex_match(std::string(kernel.name), scheme)) << kernel.name;
+    EXPECT_EQ(kernel.name.starts_with("cpu."), kernel.target == Target::cpu) << kernel.name;
+  }
+}
+
+TEST(KernelCatalog, EveryEntryTakesSomeProblemAndIsCompleteData) {
+  for (const KernelEntry& kernel : kernel_catalog()) {
+    ASSERT_FALSE(kernel.act_formats.empty()) << kernel.name;
+    EXPECT_EQ(std::set(kernel.act_formats.begin(), kernel.act_formats.end()).size(),
+              kernel.act_formats.size());
+    // Every kernel reads whole scale groups of the wider format.
+    EXPECT_EQ(kernel.inter_multiple % 32, 0U) << kernel.name;
+    EXPECT_EQ(kernel.hidden_multiple % 32, 0U) << kernel.name;
+    for (const BlockFormat format : {BlockFormat::mxfp4, BlockFormat::nvfp4}) {
+      for (const ActFormat act_format : kernel.act_formats) {
+        KernelProblem problem = problem_of(kernel);
+        problem.format = format;
+        problem.act_format = act_format;
+        EXPECT_EQ(refusal(kernel, problem), "");
+      }
+    }
+  }
+}
+
+TEST(Refusal, NamesTheTarget) {
+  const KernelEntry& kernel = kernel_catalog()[0];
+  for (const Target target : {Target::sm90, Target::sm100, Target::sm120}) {
+    KernelProblem problem = problem_of(kernel);
+    problem.target = target;
+    EXPECT_EQ(refusal(kernel, problem),
+              "runs on cpu, the target is " + std::string(name_of(target)));
+  }
+}
+
+TEST(Refusal, NamesTheActivationFormats) {
+  const KernelEntry& kernel = kernel_catalog()[0];
+  for (unsigned i = 0; i < 7; ++i) {
+    const auto act_format = static_cast<ActFormat>(i);
+    KernelProblem problem = problem_of(kernel);
+    problem.act_format = act_format;
+    const bool known =
+        std::ranges::find(kernel.act_formats, act_format) != kernel.act_formats.end();
+    EXPECT_EQ(refusal(kernel, problem),
+              known ? "" : "takes act_format bf16, fp8, not " + std::string(name_of(act_format)));
+  }
+}
+
+TEST(Refusal, NamesTheMultipleAndTheWidth) {
+  const KernelEntry& kernel = kernel_catalog()[0];
+  for (const std::uint64_t hidden : {1U, 16U, 31U, 33U, 48U}) {
+    KernelProblem problem = problem_of(kernel);
+    problem.hidden = hidden;
+    EXPECT_EQ(refusal(kernel, problem),
+              "needs hidden to be a multiple of 32, got " + std::to_string(hidden));
+  }
+}
+
+TEST(Refusal, SaysTheFirstReasonOfSeveral) {
+  const KernelEntry& kernel = kernel_catalog()[0];
+  const KernelProblem problem{.target = Target::sm90, .act_format = ActFormat::int8, .hidden = 1};
+  EXPECT_TRUE(refusal(kernel, problem).starts_with("runs on cpu"));
+}
+
+TEST(HostCpu, DescribesThisMachine) {
+  const HostCpu host = host_cpu();
+  EXPECT_FALSE(host.name.empty());
+  EXPECT_GE(host.threads, 1U);
+  EXPECT_LE(host.threads, std::max(1U, std::thread::hardware_concurrency()) * 2);
+  EXPECT_EQ(std::set(host.features.begin(), host.features.end()).size(), host.features.size());
+  const auto has = [&](const char* feature) {
+    return std::ranges::find(host.features, feature) != host.features.end();
+  };
+  for (const char* wide : {"avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_vbmi"}) {
+    EXPECT_TRUE(!has(wide) || has("avx512f")) << wide;
+  }
+  EXPECT_TRUE(!has("avx512f") || has("avx2"));
+}
+
+}  // namespace
+}  // namespace moxie

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory and threads change how packing goes, never what it writes.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "moxie/pack.hpp"
+#include "moxie/synth.hpp"
+#include "support/folder_bytes.hpp"
+#include "support/packed_model.hpp"
+#include "support/refusal.hpp"
+
+namespace moxie {
+namespace {
+
+using test::folder_bytes;
+using test::plan_of;
+using test::TinyModel;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+// A line of /proc/self/status in bytes.
+std::uint64_t status_bytes(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    std::uint64_t kib = 0;
+    if (word == key && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+// Starts the peak over from what is resident now; false when the kernel does not allow it.
+bool reset_peak() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5" << std::flush;
+  return file.good() && status_bytes("VmHWM:") < status_bytes("VmRSS:") + kMiB;
+}
+
+// One layer of 24 experts, 1.7 MB each: 40 MB of source, as much packed.
+class PackMemory : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<test::TempFolder>();
+    SynthOptions options;
+    options.config = synth_config("tiny");
+    options.experts = 24;
+    options.hidden = 1024;
+    options.inter = 1024;
+    options.format = BlockFormat::mxfp4;
+    synthesise(folder_->path() / "model", options);
+    model_ = read_model(open_checkpoint(folder_->path() / "model"));
+  }
+  static void TearDownTestSuite() {
+    model_.reset();
+    folder_.reset();
+  }
+
+  // What packing adds to the resident memory at its peak.
+  static std::uint64_t peak_of(const ShardPlan& plan, std::uint64_t memory, const char* out) {
+    for (std::uint32_t file = 0; file < model_->checkpoint.files().size(); ++file)
+      model_->checkpoint.release(file);
+    reset_peak();
+    const std::uint64_t before = status_bytes("VmRSS:");
+    pack_to_folder(*model_, plan,
+                   {.out = folder_->path() / out,
+                    .ranks = {0},
+                    .layout = FileLayout::kernel,
+                    .memory_bytes = memory});
+    return status_bytes("VmHWM:") - before;
+  }
+
+  static inline std::unique_ptr<test::TempFolder> folder_;
+  static inline std::optional<MoeModel> model_;
+};
+
+// Beside the buffers: stacks of two threads, file headers, the allocator's own.
+constexpr std::uint64_t kBesideBuffers = 4 * kMiB;
+
+TEST_F(PackMemory, StaysInsideTheBound) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "shadow memory counts as resident";
+#endif
+  if (!reset_peak()) GTEST_SKIP() << "/proc/self/clear_refs can not reset the peak";
+  const ShardPlan whole = plan_of(*model_, 1);
+  EXPECT_GT(peak_of(whole, 1024 * kMiB, "unbounded"), 64 * kMiB) << "the measurement sees it";
+  EXPECT_LT(peak_of(whole, 16 * kMiB, "bounded"), 16 * kMiB + kBesideBuffers);
+  // Columns of down lie on all its pages: a sixteenth of the axis still touches a third of the
+  // source.
+  const ShardPlan narrow = plan_of(*model_, 16);
+  EXPECT_LT(peak_of(narrow, 8 * kMiB, "narrow"), 8 * kMiB + kBesideBuffers);
+  EXPECT_EQ(folder_bytes(folder_->path() / "unbounded"), folder_bytes(folder_->path() / "bounded"));
+}
+
+TEST_F(PackMemory, TooLittleIsRefusedAndTheLeastIsNamed) {
+  const ShardPlan plan = plan_of(*model_, 3);
+  const auto pack_with = [&](std::uint64_t memory) {
+    pack_to_folder(*model_, plan,
+                   {.out = folder_->path() / "least", .ranks = {2}, .memory_bytes = memory});
+  };
+  const Error error = test::refusal_of([&] { pack_with(1000); });
+  EXPECT_EQ(error.code(), ErrorCode::usage);
+  EXPECT_EQ(test::code_of(error), "MOXIE-K004");
+  EXPECT_FALSE(std::filesystem::exists(folder_->path() / "least"));
+  const std::string& hint = error.findings().front().hint;
+  const std::uint64_t least = std::stoull(hint.substr(hint.find_first_of("0123456789")));
+  EXPECT_THROW(pack_with(least - 1), Error);
+  EXPECT_NO_THROW(pack_with(least));
+}
+
+// Batches of one expert, of two with one left over, and of all.
+TEST(PackBatches, AnyMemoryGivesTheSameBytes) {
+  test::TinyOptions options = test::tiny_options(BlockFormat::nvfp4);
+  options.experts = 7;
+  const TinyModel model(options);
+  const ShardPlan plan = plan_of(*model, 2, 1, 64);
+  const std::uint64_t expert = plan.layout.stride + expert_bytes(model->config, plan.format);
+  for (const FileLayout layout : {FileLayout::logical, FileLayout::kernel}) {
+    const std::string name(name_of(layout));
+    pack_to_folder(*model, plan, {.out = model / (name + "all"), .layout = layout});
+    for (const std::uint64_t batch : {1, 2, 3}) {
+      const std::string out = name + std::to_string(batch);
+      pack_to_folder(*model, plan,
+                     {.out = model / out, .layout = layout, .memory_bytes = 2 * batch * expert});
+      EXPECT_EQ(folder_bytes(model / out), folder_bytes(model / (name + "all"))) << out;
+    }
+  }
+}
+
+// OMP_NUM_THREADS for as long as it lives.
+class Threads {
+ public:
+  explicit Threads(const char* number) {
+    if (const char* text = std::getenv("OMP_NUM_THREADS")) before_ = text;
+    ::setenv("OMP_NUM_THREADS", number, 1);
+  }
+  ~Threads() {
+    if (before_) {
+      ::setenv("OMP_NUM_THREADS", before_->c_str(), 1);
+    } else {
+      ::unsetenv("OMP_NUM_THREADS");
+    }
+  }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  std::optional<std::string> before_;
+};
+
+TEST(PackThreads, AnyNumberOfThreadsGivesTheSameBytes) {
+  test::TinyOptions options = test::tiny_options(BlockFormat::nvfp4);
+  options.experts = 9;
+  const TinyModel model(options);
+  const ShardPlan plan = plan_of(*model, 3, 1, 64);
+  for (const char* number : {"1", "2", "8"}) {
+    const Threads threads(number);
+    pack_to_folder(*model, plan, {.out = model / number});
+  }
+  EXPECT_EQ(folder_bytes(model / "1"), folder_bytes(model / "2"));
+  EXPECT_EQ(folder_bytes(model / "1"), folder_bytes(model / "8"));
+}
+
+// The first bad expert is named, whichever thread finds one first.
+TEST(PackThreads, TheSameExpertIsRefusedForAnyNumberOfThreads) {
+  test::TinyOptions options = test::tiny_options(BlockFormat::mxfp4);
+  options.experts = 9;
+  options.edits = {test::poke("layers.0.ffn.experts.3.w2.scale", 5, 0xFF),
+                   test::poke("layers.0.ffn.experts.7.w1.scale", 0, 0xFF)};
+  const TinyModel model(options);
+  const ShardPlan plan = plan_of(*model, 1);
+  for (const char* number : {"1", "2", "8"}) {
+    const Threads threads(number);
+    const Error error = test::refusal_of([&] { pack(*model, plan, 0, 0); });
+    EXPECT_EQ(error.findings().front().where.expert, 3U);
+  }
+}
+
+}  // namespace
+}  // namespace moxie

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// A packed set in which single things can be made wrong, with or without a checksum that agrees.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/hash.hpp"
+#include "moxie/pack.hpp"
+#include "moxie/verify.hpp"
+#include "support/packed_model.hpp"
+
+namespace moxie::test {
+
+// Whether files.json is made to agree with what was changed: a checksum finds damage, but only the
+// comparison finds what was packed wrong.
+enum class Checksum : std::uint8_t { stale, agrees };
+
+class PackedFolder {
+ public:
+  PackedFolder(const TinyOptions& options, const PlanOptions& plan,
+               FileLayout layout = FileLayout::logical)
+      : model_(options), plan_(make_plan(*model_, plan)), layout_(layout) {
+    pack_to_folder(*model_, plan_, {.out = path(), .layout = layout});
+  }
+
+  const TinyModel& model() const { return model_; }
+  const ShardPlan& plan() const { return plan_; }
+  FileLayout layout() const { return layout_; }
+  std::filesystem::path path() const { return model_ / "packed"; }
+  static std::string rank_folder(unsigned rank) { return "rank-00" + std::to_string(rank); }
+  std::filesystem::path file(unsigned rank, int layer = 0) const {
+    return path() / rank_folder(rank) / ("model-0000" + std::to_string(layer) + ".safetensors");
+  }
+  std::filesystem::path proof() const { return path() / "moxie-proof.json"; }
+
+  VerifyReport verify() const { return verify_packed(path(), *model_); }
+
+  void write(const std::filesystem::path& path_to, std::string_view bytes) const {
+    model_.folder().write(std::filesystem::relative(path_to, model_.folder().path()), bytes);
+  }
+  // Changes the bytes of a file.
+  void edit(const std::filesystem::path& path_to,
+            const std::function<void(std::string&)>& change) const {
+    std::string bytes = read_bytes(path_to);
+    change(bytes);
+    write(path_to, bytes);
+  }
+  void edit_json(const std::filesystem::path& path_to,
+                 const std::function<void(Json&)>& change) const {
+    Json json = Json::parse(read_bytes(path_to), path_to.string());
+    change(json);
+    write(path_to, json.dump());
+  }
+
+  // Makes files.json of a rank state what its files are.
+  void agree(unsigned rank) const {
+    const auto folder = path() / rank_folder(rank);
+    edit_json(folder / "files.json", [&](Json& list) {
+      Json files = Json::object();
+      for (const JsonMember& member : list.find("files")->members()) {
+        const std::string bytes = read_bytes(folder / member.key);
+        files.set(member.key,
+                  Json::object().set("bytes", bytes.size()).set("xxh3_128", hash_hex(bytes)));
+      }
+      list.set("files", std::move(files));
+    });
+  }
+
+  // Where a segment of an expert of layer 0 begins in its rank's file.
+  std::uint64_t place_of(unsigned rank, std::uint64_t expert, Segment segment) const {
+    const Checkpoint packed = open_checkpoint(path() / rank_folder(rank));
+    if (layout_ == FileLayout::kernel) {
+      const std::uint64_t local = expert - plan_.ranks[rank].experts.first;
+      return packed.find("layers.0.experts")->offset + local * plan_.layout.stride +
+             plan_.layout.find(segment)->offset;
+    }
+    const TensorInfo* source = source_of_segment(model_.layer().experts[expert], segment);
+    return packed.find(source->name)->offset;
+  }
+
+ private:
+  TinyModel model_;
+  ShardPlan plan_;
+  FileLayout layout_;
+};
+
+// Makes a file wrong for as long as it lives.
+class PlantedFault {
+ public:
+  PlantedFault(const PackedFolder& set, unsigned rank, Checksum checksum,
+               const std::function<void(std::string&)>& change, int layer = 0)
+      : set_(set),
+        file_(set.file(rank, layer)),
+        list_(set.path() / PackedFolder::rank_folder(rank) / "files.json"),
+        intact_(read_bytes(file_)),
+        intact_list_(read_bytes(list_)) {
+    set.edit(file_, change);
+    if (checksum == Checksum::agrees) set.agree(rank);
+  }
+  ~PlantedFault() {
+    set_.write(file_, intact_);
+    set_.write(list_, intact_list_);
+  }
+  PlantedFault(const PlantedFault&) = delete;
+  PlantedFault& operator=(const PlantedFault&) = delete;
+
+ private:
+  const PackedFolder& set_;
+  std::filesystem::path file_;
+  std::filesystem::path list_;
+  std::string intact_;
+  std::string intact_list_;
+};
+
+inline void flip(std::string& bytes, std::uint64_t at) { bytes.at(at) ^= 0x01; }
+
+// The finding with this code, or a failure.
+inline Finding finding_of(const VerifyReport& report, std::string_view code) {
+  for (const Finding& finding : report.findings) {
+    if (finding.code == code) return finding;
+  }
+  ADD_FAILURE() << "no finding " << code << " among " << report.findings.size()
+                << (report.findings.empty() ? "" : ", first: " + to_string(report.findings[0]));
+  return {};
+}
+
+inline std::uint64_t count_of(const VerifyReport& report, std::string_view code) {
+  return static_cast<std::uint64_t>(std::ranges::count(report.findings, code, &Finding::code));
+}
+
+}  // namespace moxie::test
