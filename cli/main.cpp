@@ -278,10 +278,11 @@ int run(int argc, char** argv) {
                            "tokens per call, for the workspace size", 1);
   plan_verb->add_flag("--why", plan.why, "print every kernel considered, with its reason");
 
-  // What follows reads "-1" as the largest number.
-  const CLI::Validator unsigned_text(
+  // CLI11 reads "-1" as the largest size and "MB" as one megabyte.
+  const CLI::Validator starts_with_digit(
       [](std::string& text) {
-        return text.starts_with('-') ? "\"" + text + "\" is no size" : std::string();
+        const bool digit = !text.empty() && text[0] >= '0' && text[0] <= '9';
+        return digit ? std::string() : "\"" + text + "\" is no size";
       },
       "");
   PackArgs pack;
@@ -305,7 +306,7 @@ int run(int argc, char** argv) {
       ->add_option("--memory", pack.memory_bytes,
                    "bound on memory, e.g. 512MB, 2GiB (default 1GiB)")
       ->transform(CLI::AsSizeValue(true))
-      ->transform(unsigned_text);
+      ->transform(starts_with_digit);
 
   VerifyArgs verify;
   CLI::App* verify_verb = add_verb(app, *help, "verify",

@@ -4,8 +4,8 @@
 set -euo pipefail
 
 declare -A groups=(
-  [build]="g++ cmake ninja-build libcli11-dev libfmt-dev libxxhash-dev"
-  [test]="libgtest-dev nlohmann-json3-dev python3 python3-venv pkg-config"
+  [build]="g++ cmake ninja-build libcli11-dev libfmt-dev libxxhash-dev nlohmann-json3-dev"
+  [test]="libgtest-dev python3 python3-venv pkg-config"
   [bench]="libbenchmark-dev"
   [lint]="clang-format-19 clang-tidy-19 codespell python3"
   [fuzz]="clang-19 libclang-rt-19-dev"

@@ -98,7 +98,8 @@ struct ExpertTensors {
 // The projections that a model's experts have, in canonical order.
 MOXIE_API std::vector<ProjectionKind> projections_of(const ModelConfig& config);
 
-// Stored bytes of one expert: codes, scales, and for NVFP4 the two f32 scalars of each projection.
+// Stored bytes of one expert: codes, scales, and for NVFP4 the f32 scalars of each projection: the
+// global, and the activation scale where the config declares one.
 MOXIE_API std::uint64_t expert_bytes(const ModelConfig& config, BlockFormat format);
 
 // The routed experts of one layer. `layer` counts multi-token-prediction blocks after the last main

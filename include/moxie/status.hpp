@@ -50,7 +50,7 @@ struct Finding {
   std::string hint{};
 };
 
-// "MOXIE-C003 error  message (where): expected …, got …; hint" on one line.
+// "MOXIE-C003 error: message [where]; expected …, got …; hint" on one line.
 MOXIE_API std::string to_string(const Finding& finding);
 
 // A refusal. Carries at least one finding; what() is the first one's line.

@@ -9,7 +9,6 @@
 #include <unordered_set>
 
 #include "base/json_events.hpp"
-#include "base/utf8.hpp"
 #include "moxie/status.hpp"
 
 namespace moxie {
@@ -79,7 +78,7 @@ class Writer {
     } else if (value.is_array()) {
       write_array(value.elements(), depth);
     } else if (value.is_string()) {
-      write_string(value.as_string());
+      text += quoted_json(value.as_string());
     } else if (value.is_number()) {
       text += value.number_text();
     } else {
@@ -90,53 +89,6 @@ class Writer {
   std::string text;
 
  private:
-  // Escapes what JSON requires and no more; a byte that is not UTF-8 becomes the replacement
-  // character.
-  void write_string(std::string_view value) {
-    text += '"';
-    while (!value.empty()) {
-      const std::size_t bytes = utf8_sequence_bytes(value);
-      const auto code = static_cast<unsigned char>(value.front());
-      if (bytes == 0) {
-        text += "\xEF\xBF\xBD";
-      } else if (bytes > 1 || (code >= 0x20 && code != '"' && code != '\\')) {
-        text += value.substr(0, bytes);
-      } else {
-        write_escape(value.front());
-      }
-      value.remove_prefix(std::max<std::size_t>(bytes, 1));
-    }
-    text += '"';
-  }
-  void write_escape(char c) {
-    constexpr std::string_view kDigits = "0123456789abcdef";
-    text += '\\';
-    switch (c) {
-      case '"':
-      case '\\':
-        text += c;
-        return;
-      case '\b':
-        text += 'b';
-        return;
-      case '\f':
-        text += 'f';
-        return;
-      case '\n':
-        text += 'n';
-        return;
-      case '\r':
-        text += 'r';
-        return;
-      case '\t':
-        text += 't';
-        return;
-      default:
-        text += "u00";
-        text += kDigits[static_cast<unsigned char>(c) >> 4U];
-        text += kDigits[static_cast<unsigned char>(c) & 15U];
-    }
-  }
   void new_line(int depth) {
     if (pretty_) text += '\n' + std::string(static_cast<std::size_t>(depth) * 2, ' ');
   }
@@ -145,7 +97,7 @@ class Writer {
     for (std::size_t i = 0; i < members.size(); ++i) {
       if (i > 0) text += ',';
       new_line(depth + 1);
-      write_string(members[i].key);
+      text += quoted_json(members[i].key);
       text += pretty_ ? ": " : ":";
       write(members[i].value, depth + 1);
     }

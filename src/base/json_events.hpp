@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace moxie {
@@ -29,5 +30,8 @@ class JsonEvents {
 // `origin` and the byte, for bad syntax, bad UTF-8, numbers out of range and more than 64 levels of
 // nesting. Duplicate keys are for the handler to refuse.
 void parse_json(std::string_view text, std::string_view origin, JsonEvents& events);
+
+// A string as JSON text, in quotes; a byte that is not UTF-8 becomes the replacement character.
+std::string quoted_json(std::string_view text);
 
 }  // namespace moxie

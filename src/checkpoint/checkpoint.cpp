@@ -229,6 +229,7 @@ void open_folder(Checkpoint::State& state, const fs::path& folder) {
   const std::vector<std::string> names = safetensors_names(folder);
   if (fs::exists(folder / kIndexName)) return open_with_index(state, folder, names);
   std::vector<fs::path> paths;
+  paths.reserve(names.size());
   for (const std::string& name : names) paths.push_back(folder / name);
   if (paths.empty() && state.config.is_null()) {
     refuse({.code = "MOXIE-C001",

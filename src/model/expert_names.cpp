@@ -79,7 +79,7 @@ ExpertNames find_expert_names(const Checkpoint& checkpoint) {
       continue;
     }
     last_group->expert_end = std::max(last_group->expert_end, *expert + 1);
-    if (!last_group->leaves.contains(rest)) last_group->leaves.emplace(rest);
+    if (!last_group->leaves.contains(rest)) last_group->leaves.emplace(rest, tensor.dtype);
   }
   return names;
 }

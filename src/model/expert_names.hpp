@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +17,8 @@ namespace moxie {
 struct ExpertGroup {
   bool mtp = false;
   int number = 0;  // of the layer, or of the multi-token-prediction block
-  std::set<std::string, std::less<>> leaves;  // of any expert
-  std::uint64_t expert_end = 0;               // largest expert id plus one
+  std::map<std::string, DType, std::less<>> leaves;  // of any expert, with the type first seen
+  std::uint64_t expert_end = 0;                      // largest expert id plus one
 };
 
 struct ExpertNames {

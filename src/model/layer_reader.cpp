@@ -109,9 +109,7 @@ class LayerReader {
     const std::uint64_t group = scale_group(format);
     const Shape shape{rows, columns / group};
     const bool mxfp4 = format == BlockFormat::mxfp4;
-    const bool type = mxfp4 ? tensor->dtype == DType::f8_e8m0 || tensor->dtype == DType::u8
-                            : tensor->dtype == DType::f8_e4m3;
-    if (!type || tensor->shape != shape || columns % group != 0) {
+    if (!is_scale_type(format, tensor->dtype) || tensor->shape != shape || columns % group != 0) {
       wrong(*tensor, (mxfp4 ? "F8_E8M0 " : "F8_E4M3 ") + to_string(shape));
       return {};
     }

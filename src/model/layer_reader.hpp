@@ -22,6 +22,18 @@ struct LayerRequest {
   const DialectNames* names = nullptr;
 };
 
+// Types in which block scales of a format are stored: F8_E8M0 or its byte for MXFP4, F8_E4M3 for
+// NVFP4.
+constexpr bool is_scale_type(BlockFormat format, DType dtype) {
+  if (format == BlockFormat::mxfp4) return dtype == DType::f8_e8m0 || dtype == DType::u8;
+  return dtype == DType::f8_e4m3;
+}
+
+// Types that can hold E2M1 codes: one-byte carriers of two, or a 4-bit type.
+constexpr bool is_code_type(DType dtype) {
+  return dtype == DType::u8 || dtype == DType::i8 || dtype == DType::f4;
+}
+
 // Headers only. What is absent, or of a wrong type or shape, goes into `problems`.
 LayerExperts read_layer(const Checkpoint& checkpoint, const ModelConfig& config,
                         const LayerRequest& request, const ExpertNames& seen);

@@ -26,21 +26,35 @@ struct Choice {
   const DialectNames* names = nullptr;
 };
 
-bool has_part(const ExpertGroup& group, const DialectNames& names, std::string_view part) {
+// True when a projection of the group has this part, in a type that `fits` accepts.
+template <class Fits>
+bool has_part(const ExpertGroup& group, const DialectNames& names, std::string_view part,
+              const Fits& fits) {
   return std::ranges::any_of(names.projections, [&](std::string_view projection) {
-    return group.leaves.contains(std::string(projection) + std::string(part));
+    const auto leaf = group.leaves.find(std::string(projection) + std::string(part));
+    return leaf != group.leaves.end() && fits(leaf->second);
   });
 }
 
-// The dialect whose block scales the group holds; failing that, the one of the declared format
-// whose weights it holds, so that what is wrong with them can be said.
+bool holds_fp4(const ExpertGroup& group, const Dialect& dialect, const DialectNames& names) {
+  return has_part(group, names, names.codes, is_code_type) &&
+         has_part(group, names, names.block_scales,
+                  [&](DType dtype) { return is_scale_type(dialect.format, dtype); });
+}
+
+bool holds_weights(const ExpertGroup& group, const DialectNames& names) {
+  return has_part(group, names, names.codes, [](DType /*dtype*/) { return true; });
+}
+
+// The dialect whose codes and block scales the group holds, by name and type; failing that, the one
+// of the declared format whose weights it names, so that what is wrong with them can be said.
 Choice choose_dialect(std::string_view prefix, const ExpertGroup& group,
                       std::optional<BlockFormat> declared) {
-  for (const bool by_scales : {true, false}) {
+  for (const bool by_type : {true, false}) {
     for (const Dialect* dialect : kDialects) {
-      if (!dialect->lives_under(prefix) || (!by_scales && dialect->format != declared)) continue;
+      if (!dialect->lives_under(prefix) || (!by_type && dialect->format != declared)) continue;
       for (const DialectNames& names : dialect->namings) {
-        if (has_part(group, names, by_scales ? names.block_scales : names.codes))
+        if (by_type ? holds_fp4(group, *dialect, names) : holds_weights(group, names))
           return {dialect, &names};
       }
     }
@@ -63,12 +77,12 @@ std::string with_layer(std::string prefix, int layer) {
   return prefix;
 }
 
-std::string sample(const std::set<std::string, std::less<>>& leaves) {
+std::string sample(const std::map<std::string, DType, std::less<>>& leaves) {
   std::string text;
   std::size_t listed = 0;
-  for (const std::string& leaf : leaves) {
+  for (const auto& [leaf, dtype] : leaves) {
     if (++listed > 4) return text + ", …";
-    text += (text.empty() ? "" : ", ") + leaf;
+    text += (text.empty() ? "" : ", ") + leaf + " " + std::string(name_of(dtype));
   }
   return text;
 }
@@ -267,7 +281,8 @@ std::vector<ProjectionKind> projections_of(const ModelConfig& config) {
 
 std::uint64_t expert_bytes(const ModelConfig& config, BlockFormat format) {
   const std::uint64_t elems = config.hidden * config.inter;
-  const std::uint64_t scalars = block_spec(format).has_global ? 2 * sizeof(float) : 0;
+  const std::uint64_t scalars =
+      block_spec(format).has_global ? (config.input_scales ? 2 : 1) * sizeof(float) : 0;
   return projections_of(config).size() * (elems / 2 + elems / scale_group(format) + scalars);
 }
 

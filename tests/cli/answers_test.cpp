@@ -25,7 +25,7 @@ const Words kSmall = {"--model", "tiny", "--hidden", "64", "--inter", "96", "--e
 
 class Answers : public testing::Test {
  protected:
-  Answers() { write_tiny(folder_.path() / "model", {}); }
+  Answers() { test::write_tiny(folder_.path() / "model", {}); }
 
   test::Outcome text(const Words& arguments) const {
     const test::Outcome outcome = expect_success(arguments, {.folder = folder_.path()});
@@ -106,8 +106,8 @@ TEST_F(Answers, OfInspectSayWhatACheckpointIs) {
 }
 
 TEST_F(Answers, OfInspectNameTheDialectsApart) {
-  write_tiny(folder_.path() / "nvfp4", {.dialect = TinyDialect::deepseek_v4_nvfp4});
-  write_tiny(folder_.path() / "modelopt", {.dialect = TinyDialect::modelopt});
+  test::write_tiny(folder_.path() / "nvfp4", {.dialect = TinyDialect::deepseek_v4_nvfp4});
+  test::write_tiny(folder_.path() / "modelopt", {.dialect = TinyDialect::modelopt});
   const auto field = [&](const char* model, const char* key) {
     return document({"inspect", model}).find(key)->as_string();
   };

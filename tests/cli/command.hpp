@@ -19,7 +19,10 @@
 
 namespace moxie::test {
 
-using Words = std::vector<std::string>;
+// Arguments; `a + b` joins two lists.
+struct Words : std::vector<std::string> {
+  using vector::vector;
+};
 
 inline Launch launch_of(Words arguments, Launch launch = {}) {
   arguments.insert(arguments.begin(), MOXIE_CLI_PATH);
@@ -164,7 +167,9 @@ inline std::string expect_refusal(int exit_code, std::string_view code, const Wo
   for (const std::string& line : lines)
     EXPECT_TRUE(line.starts_with("moxie: " + std::string(code) + " error: ")) << line;
 
-  const Outcome asked = moxie_says(arguments + Words{"--json"});
+  Words with_json = arguments;  // behind the verb, where it is not the value of another option
+  with_json.insert(with_json.begin() + (arguments.empty() ? 0 : 1), "--json");
+  const Outcome asked = moxie_says(with_json);
   EXPECT_EQ(asked.exit_code, exit_code);
   EXPECT_EQ(error_lines(asked), lines);
   const Json document = document_of(asked, verb);

@@ -23,7 +23,7 @@ constexpr char kEscape[] = "\x1b[";
 class Console : public testing::Test {
  protected:
   // One shard is absent: every verb that opens the model has a warning to give.
-  Console() : model_(write_tiny(folder_.path() / "model", {.shards = shards()}).string()) {
+  Console() : model_(test::write_tiny(folder_.path() / "model", {.shards = shards()}).string()) {
     std::filesystem::remove(folder_.path() / "model/model-1.safetensors");
     out_ = (folder_.path() / "out").string();
     expect_success({"pack", model_, "--out", out_, "--layers", "0"});

@@ -25,7 +25,6 @@ const Words kPlanOptions = {"--tp",     "--ep",         "--placement",   "--form
                             "--target", "--act-format", "--kernel-align"};
 
 std::vector<Verb> verbs() {
-  using test::operator+;
   return {{"synth",
            kCommon + Words{"OUT", "--model", "--config", "--num-layers", "--experts", "--hidden",
                            "--inter", "--format", "--dialect", "--pattern", "--seed"}},
@@ -45,9 +44,9 @@ Words words_of(const std::string& line) {
 }
 
 // The indented lines under "Examples:".
-std::vector<std::string> examples_of(const Words& command) {
+Words examples_of(const Words& command) {
   const auto lines = test::lines_of(expect_success(command).out);
-  std::vector<std::string> examples;
+  Words examples;
   if (lines.empty() || lines[0] != "Examples:") return examples;
   for (std::size_t i = 1; i < lines.size() && lines[i].starts_with("  "); ++i)
     examples.push_back(lines[i].substr(2));

@@ -30,7 +30,7 @@ class InputRefusals : public testing::Test {
  protected:
   // Writes the model and remembers what the folder holds, so that nothing more may come.
   std::string given(const TinyOptions& options) {
-    write_tiny(folder_.path() / "model", options);
+    test::write_tiny(folder_.path() / "model", options);
     return note();
   }
   std::string note() {
@@ -79,8 +79,8 @@ TEST_F(InputRefusals, NameATruncatedFileWithBothCountsC01) {
   const auto size = fs::file_size(file);
   fs::resize_file(file, size - 1);
   const std::string model = note();
-  every_verb("MOXIE-C002", model, file.string());
-  const std::string line = pack("MOXIE-C002", model);
+  every_verb("MOXIE-C008", model, file.string());
+  const std::string line = pack("MOXIE-C008", model);
   EXPECT_TRUE(has(line, std::to_string(size))) << line;
   EXPECT_TRUE(has(line, std::to_string(size - 1))) << line;
 }
@@ -151,7 +151,7 @@ TEST_F(InputRefusals, NameAStoredScaleThatIsNoNumberC01) {
   const std::string scale = "layers.1.ffn.experts.2.w2.scale";
   const std::string model = given({.edits = {test::poke(scale, 5, 0xFF)}});
   expect_success({"inspect", model});  // headers only
-  const std::string line = pack("MOXIE-M006", model);
+  const std::string line = pack("MOXIE-K003", model);
   EXPECT_TRUE(has(line, scale)) << line;
   EXPECT_TRUE(has(line, "layer 1, expert 2")) << line;
   const std::string out = (folder_.path() / "out").string();

@@ -56,8 +56,11 @@ TEST_F(FlashPlan, HasTheAxisOfTheContract) {
 }
 
 TEST_F(FlashPlan, InNvfp4HasTheFinerUnit) {
-  const Json axis =
-      plan({"--format", "nvfp4", "--kernel-align", "16"}).find("axes")->elements().at(0);
+  Json open = synth_config("deepseek-v4-flash");
+  open.erase("expert_dtype");
+  const std::string config = folder_.write("open.json", open.dump()).string();
+  const Json document = expect_document({"plan", config, "--tp", "3", "--format", "nvfp4"});
+  const Json& axis = document.find("axes")->elements().at(0);
   EXPECT_EQ(number(axis, "virtual"), 2064U);
   EXPECT_EQ(number(axis, "local"), 688U);
   EXPECT_EQ(number(axis, "unit"), 16U);

@@ -36,7 +36,8 @@ TEST_F(ExpertNamesTest, AGroupHasItsLayerItsLeavesAndItsLargestExpert) {
   EXPECT_EQ(group.number, 12);
   EXPECT_FALSE(group.mtp);
   EXPECT_EQ(group.expert_end, 8U);
-  EXPECT_EQ(group.leaves, (std::set<std::string, std::less<>>{"w1.weight", "w1.scale"}));
+  EXPECT_EQ(group.leaves, (std::map<std::string, DType, std::less<>>{{"w1.weight", DType::u8},
+                                                                     {"w1.scale", DType::u8}}));
   EXPECT_EQ(names.main_prefix, "layers.{}.ffn.experts");
   EXPECT_TRUE(names.unmatched.empty());
 }

@@ -22,9 +22,9 @@ std::string code_of_line(std::string line) {
 
 bool has_model_size(const std::string& line) {
   // Decimal with or without digit separators and suffix, or hexadecimal.
-  static const std::regex kSizes(
-      R"((^|[^\w.'])(256|384|6'?144|2'?048|4'?096|7'?168|0x(100|180|1800|800|1000|1C00))[uUlLzZ]*($|[^\w.']))",
-      std::regex::icase);
+  static const std::regex kSizes(R"((^|[^\w.'])(256|384|6'?144|2'?048|4'?096|7'?168|)"
+                                 R"(0x(100|180|1800|800|1000|1C00))[uUlLzZ]*($|[^\w.']))",
+                                 std::regex::icase);
   return std::regex_search(code_of_line(line), kSizes);
 }
 

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/hash.hpp"
@@ -42,7 +44,14 @@ class PackedFolder {
 
   VerifyReport verify() const { return verify_packed(path(), *model_); }
 
+  // In place where the size allows it: file systems flush a file that is cut to nothing first.
   void write(const std::filesystem::path& path_to, std::string_view bytes) const {
+    std::error_code error;
+    if (std::filesystem::file_size(path_to, error) == bytes.size() && !error) {
+      std::fstream(path_to, std::ios::binary | std::ios::in | std::ios::out)
+          .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+      return;
+    }
     model_.folder().write(std::filesystem::relative(path_to, model_.folder().path()), bytes);
   }
   // Changes the bytes of a file.
@@ -56,7 +65,7 @@ class PackedFolder {
                  const std::function<void(Json&)>& change) const {
     Json json = Json::parse(read_bytes(path_to), path_to.string());
     change(json);
-    write(path_to, json.dump());
+    write(path_to, json.dump() + "\n");
   }
 
   // Makes files.json of a rank state what its files are.

@@ -144,7 +144,8 @@ TEST(DeepseekV4Nvfp4, AConfigThatStillDeclaresMxfp4IsAFindingAndTheTensorsWin) {
 TEST(ReadScalar, RefusesWhatIsNoPositiveFiniteNumber) {
   const std::string name = "layers.0.ffn.experts.1.w3.weight_scale_2";
   const float inf = std::numeric_limits<float>::infinity();
-  for (const float value : {0.0F, -0.0F, -1.0F, inf, -inf, std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float value :
+       {0.0F, -0.0F, -1.0F, inf, -inf, std::numeric_limits<float>::quiet_NaN()}) {
     const TempFolder folder;
     TinyOptions options = nvfp4();
     options.edits = {test::set_scalar(name, value)};

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files and plans that are absent, too many, cut short or of another set.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "packed_folder.hpp"
+#include "support/refusal.hpp"
+
+namespace moxie {
+namespace {
+
+namespace fs = std::filesystem;
+
+using test::Checksum;
+using test::count_of;
+using test::finding_of;
+using test::PackedFolder;
+using test::PlantedFault;
+using test::tiny_options;
+
+test::TinyOptions two_layers() {
+  test::TinyOptions options = tiny_options(BlockFormat::mxfp4);
+  options.layers = 2;
+  return options;
+}
+
+class VerifyFiles : public testing::Test {
+ protected:
+  VerifyFiles() : set_(two_layers(), {.tp = 3}) {
+    EXPECT_TRUE(set_.verify().passed);
+    EXPECT_TRUE(fs::exists(set_.proof()));
+  }
+
+  // Verifies, and holds that the proof of the clean set is gone.
+  VerifyReport verify_failing() {
+    const VerifyReport report = set_.verify();
+    EXPECT_FALSE(report.passed);
+    EXPECT_FALSE(report.findings.empty());
+    EXPECT_FALSE(fs::exists(set_.proof()));
+    return report;
+  }
+
+  PackedFolder set_;
+};
+
+// the strict reader says what the file needs and has, the list what it should have been.
+TEST_F(VerifyFiles, ShortenedFileIsNamedWithBothSizes) {
+  for (const std::uint64_t left :
+       {std::uint64_t{0}, std::uint64_t{5},
+        static_cast<std::uint64_t>(fs::file_size(set_.file(1, 1)) - 1)}) {
+    const PlantedFault fault(
+        set_, 1, Checksum::stale, [&](std::string& bytes) { bytes.resize(left); }, 1);
+    const VerifyReport report = verify_failing();
+    const Finding checksum = finding_of(report, "MOXIE-V001");
+    EXPECT_EQ(checksum.where.file, set_.file(1, 1).string());
+    EXPECT_TRUE(checksum.got.starts_with(std::to_string(left) + " bytes")) << checksum.got;
+    EXPECT_EQ(report.findings.front().where.file, set_.file(1, 1).string());
+    EXPECT_TRUE(report.findings.front().code.starts_with("MOXIE-C")) << report.findings[0].code;
+  }
+}
+
+// The others are compared where they belong: an absent rank makes no noise about them.
+TEST_F(VerifyFiles, RemovedRankIsTheOnlyFinding) {
+  for (const unsigned rank : {0U, 1U, 2U}) {
+    const fs::path folder = set_.path() / PackedFolder::rank_folder(rank);
+    fs::rename(folder, set_.model() / "aside");
+    const VerifyReport report = verify_failing();
+    EXPECT_EQ(report.findings.size(), 1U);
+    const Finding finding = finding_of(report, "MOXIE-V004");
+    EXPECT_EQ(finding.where.rank, rank);
+    EXPECT_EQ(finding.where.file, folder.string());
+    EXPECT_EQ(report.ranks, 2U);
+    fs::rename(set_.model() / "aside", folder);
+  }
+}
+
+TEST_F(VerifyFiles, RemovedLayerFileIsNamed) {
+  fs::remove(set_.file(2, 1));
+  const Finding finding = finding_of(verify_failing(), "MOXIE-V004");
+  EXPECT_EQ(finding.where.file, set_.file(2, 1).string());
+  EXPECT_EQ(finding.where.rank, 2U);
+  EXPECT_EQ(finding.where.layer, 1);
+}
+
+TEST_F(VerifyFiles, RankWithoutAnyLayerFileIsNamedFileByFile) {
+  fs::remove(set_.file(2, 0));
+  fs::remove(set_.file(2, 1));
+  const VerifyReport report = verify_failing();
+  EXPECT_EQ(count_of(report, "MOXIE-V004"), 2U);
+  EXPECT_EQ(finding_of(report, "MOXIE-V004").where.file, set_.file(2, 0).string());
+}
+
+TEST_F(VerifyFiles, LayerThatOneRankLacksIsNamed) {
+  fs::remove(set_.file(0, 1));
+  set_.edit_json(set_.path() / "rank-000/files.json", [](Json& list) {
+    Json files = *list.find("files");
+    files.erase("model-00001.safetensors");
+    list.set("files", files);
+  });
+  const VerifyReport report = verify_failing();
+  EXPECT_EQ(report.findings.front().message, "layer is absent on this rank");
+  EXPECT_EQ(report.findings.front().where.layer, 1);
+  EXPECT_EQ(report.findings.front().where.rank, 0U);
+}
+
+TEST_F(VerifyFiles, SetWithoutAnyLayerProvesNothing) {
+  for (const unsigned rank : {0U, 1U, 2U}) {
+    fs::remove(set_.file(rank, 0));
+    fs::remove(set_.file(rank, 1));
+    set_.edit_json(set_.path() / PackedFolder::rank_folder(rank) / "files.json",
+                   [](Json& list) { list.set("files", Json::object()); });
+  }
+  EXPECT_EQ(count_of(verify_failing(), "MOXIE-V004"), 1U);
+}
+
+// A tensor more than the source has, in a file that is well formed.
+TEST_F(VerifyFiles, ExtraTensorIsFound) {
+  const PlantedFault fault(set_, 1, Checksum::agrees, [](std::string& bytes) {
+    std::uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    const std::uint64_t data = bytes.size() - 8 - header;
+    std::string text = bytes.substr(8, header);
+    text.resize(text.find_last_of('}'));
+    text += ",\"extra\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" + std::to_string(data) +
+            "," + std::to_string(data + 1) + "]}}";
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    const std::uint64_t longer = text.size();
+    std::string length(8, '\0');
+    std::memcpy(length.data(), &longer, sizeof longer);
+    bytes = length + text + bytes.substr(8 + header) + "x";
+  });
+  const VerifyReport report = verify_failing();
+  ASSERT_EQ(report.findings.size(), 1U);
+  const Finding finding = finding_of(report, "MOXIE-V004");
+  EXPECT_EQ(finding.expected, "18");
+  EXPECT_EQ(finding.got, "19");
+  EXPECT_EQ(finding.where.file, set_.file(1).string());
+}
+
+TEST_F(VerifyFiles, FileThatNoListNamesIsFound) {
+  for (const char* name : {"notes.txt", "more.safetensors", "model-00007.safetensors"}) {
+    const fs::path extra = set_.path() / "rank-001" / name;
+    set_.write(extra, "not a tensor file");
+    const VerifyReport report = verify_failing();
+    bool named = false;
+    for (const Finding& finding : report.findings) named = named || finding.where.file == extra;
+    EXPECT_TRUE(named) << name;
+    fs::remove(extra);
+    EXPECT_TRUE(set_.verify().passed);
+  }
+}
+
+TEST_F(VerifyFiles, ListedFileThatIsNoLayersIsFound) {
+  set_.write(set_.path() / "rank-001" / "notes.txt", "mine");
+  set_.edit_json(set_.path() / "rank-001/files.json", [](Json& list) {
+    Json files = *list.find("files");
+    files.set("notes.txt", Json::object().set("bytes", 4).set("xxh3_128", hash_hex("mine")));
+    list.set("files", files);
+  });
+  EXPECT_EQ(finding_of(verify_failing(), "MOXIE-V004").where.file,
+            (set_.path() / "rank-001" / "notes.txt").string());
+}
+
+TEST_F(VerifyFiles, SecondCopyOfALayerIsFound) {
+  fs::copy_file(set_.file(0, 0), set_.path() / "rank-000/copy.safetensors");
+  const VerifyReport report = verify_failing();
+  EXPECT_EQ(report.findings.front().code, "MOXIE-C013");  // a tensor in two files
+}
+
+TEST_F(VerifyFiles, RankFolderBeyondThePlanIsFound) {
+  fs::create_directory(set_.path() / "rank-003");
+  const VerifyReport report = verify_failing();
+  ASSERT_EQ(report.findings.size(), 1U);
+  EXPECT_EQ(finding_of(report, "MOXIE-V004").where.file, (set_.path() / "rank-003").string());
+}
+
+TEST_F(VerifyFiles, ListOfAnotherPlanIsFound) {
+  set_.edit_json(set_.path() / "rank-002/files.json",
+                 [](Json& list) { list.set("plan_hash", std::string(32, '0')); });
+  const VerifyReport report = verify_failing();
+  ASSERT_EQ(report.findings.size(), 1U);
+  EXPECT_EQ(finding_of(report, "MOXIE-V005").where.rank, 2U);
+}
+
+TEST_F(VerifyFiles, ListThatCanNotBeReadIsRefused) {
+  for (const char* text : {"", "{", "[]", "{\"plan_hash\":\"x\"}", "{\"files\":{\"a\":{}}}"}) {
+    fs::copy_file(set_.path() / "rank-001/files.json", set_.model() / "list");
+    set_.write(set_.path() / "rank-001/files.json", text);
+    const Error error = test::refusal_of([&] { set_.verify(); });
+    EXPECT_EQ(error.code(), ErrorCode::input) << error.what();
+    EXPECT_EQ(error.findings().front().where.file, (set_.path() / "rank-001/files.json").string());
+    EXPECT_FALSE(fs::exists(set_.proof()));
+    fs::remove(set_.path() / "rank-001/files.json");
+    EXPECT_EQ(test::code_of(test::refusal_of([&] { set_.verify(); })), "MOXIE-K005");
+    fs::rename(set_.model() / "list", set_.path() / "rank-001/files.json");
+  }
+}
+
+// Adds one to every number of a document in turn.
+void for_each_number(const Json& json, const std::function<void(const Json&)>& changed) {
+  if (json.is_number()) {
+    changed(Json(json.as_unsigned() + 1));
+    return;
+  }
+  for (std::size_t i = 0; i < json.elements().size(); ++i) {
+    for_each_number(json.elements()[i], [&](const Json& number) {
+      Json::Array elements = json.elements();
+      elements[i] = number;
+      changed(Json(std::move(elements)));
+    });
+  }
+  for (const JsonMember& member : json.members()) {
+    for_each_number(member.value, [&](const Json& number) {
+      Json copy = json;
+      changed(copy.set(member.key, number));
+    });
+  }
+}
+
+// pit68, pit69: the plan is a claim. An edit is found by its hash at the latest.
+TEST(VerifyPlan, NoNumberOfThePlanCanBeEdited) {
+  const PackedFolder set(tiny_options(BlockFormat::nvfp4), {.tp = 2, .kernel_align = 64});
+  const fs::path path = set.path() / "moxie-plan.json";
+  const Json plan = Json::parse(test::read_bytes(path), "plan");
+  unsigned numbers = 0;
+  for_each_number(plan, [&](const Json& edited) {
+    ++numbers;
+    set.write(path, edited.dump());
+    try {
+      const VerifyReport report = set.verify();
+      EXPECT_FALSE(report.passed);
+      EXPECT_EQ(report.findings.front().code, "MOXIE-V005");
+    } catch (const Error& error) {
+      EXPECT_TRUE(error.code() == ErrorCode::input || error.code() == ErrorCode::usage);
+    }
+  });
+  EXPECT_GT(numbers, 100U);
+}
+
+TEST(VerifyPlan, EditedWordOrHashIsFound) {
+  const PackedFolder set(tiny_options(BlockFormat::mxfp4), {.tp = 2});
+  const fs::path path = set.path() / "moxie-plan.json";
+  const Json plan = Json::parse(test::read_bytes(path), "plan");
+  for (const auto& [key, value] : std::vector<std::pair<const char*, const char*>>{
+           {"act_format", "fp8"}, {"plan_hash", "00000000000000000000000000000000"}}) {
+    Json edited = plan;
+    set.write(path, edited.set(key, value).dump());
+    const VerifyReport report = set.verify();
+    EXPECT_FALSE(report.passed);
+    EXPECT_EQ(count_of(report, "MOXIE-V005"), key == std::string("plan_hash") ? 3U : 1U);
+  }
+}
+
+TEST(VerifyPlan, AnotherModelIsAUsageErrorAndLeavesTheProof) {
+  const PackedFolder set(tiny_options(BlockFormat::nvfp4), {.tp = 2});
+  set.verify();
+  test::TinyOptions other_experts = tiny_options(BlockFormat::nvfp4);
+  other_experts.experts = 4;
+  test::TinyOptions other_family = tiny_options(BlockFormat::nvfp4);
+  other_family.dialect = test::TinyDialect::modelopt;
+  for (const test::TinyOptions& options :
+       {tiny_options(BlockFormat::nvfp4, 112), tiny_options(BlockFormat::nvfp4, 96, 32),
+        tiny_options(BlockFormat::mxfp4), other_experts, other_family}) {
+    const test::TinyModel other(options);
+    const Error error = test::refusal_of([&] { verify_packed(set.path(), *other); });
+    EXPECT_EQ(error.code(), ErrorCode::usage);
+    EXPECT_EQ(test::code_of(error), "MOXIE-V007");
+    EXPECT_TRUE(fs::exists(set.proof()));
+  }
+}
+
+TEST(VerifyPlan, FolderThatIsNoPackedSetIsRefusedAndLeftAlone) {
+  const test::TinyModel model(BlockFormat::mxfp4);
+  model.folder().write("other/moxie-proof.json", "{}");
+  for (const char* folder : {"model", "absent", "other"}) {
+    const Error error = test::refusal_of([&] { verify_packed(model / folder, *model); });
+    EXPECT_EQ(error.code(), ErrorCode::input);
+    EXPECT_EQ(test::code_of(error), "MOXIE-K005");
+  }
+  EXPECT_TRUE(fs::exists(model / "other/moxie-proof.json"));
+}
+
+// A layer that the source does not have can not be proven.
+TEST(VerifyPlan, LayerThatTheSourceLacksIsRefused) {
+  const PackedFolder set(two_layers(), {.tp = 2});
+  test::TinyOptions options = two_layers();
+  options.edits = {test::leave_out("layers.1.ffn.experts.0.w1.weight")};
+  const test::TinyModel source(options);
+  const Error error = test::refusal_of([&] { verify_packed(set.path(), *source); });
+  EXPECT_EQ(error.code(), ErrorCode::input);
+  EXPECT_EQ(test::code_of(error), "MOXIE-M004");
+}
+
+}  // namespace
+}  // namespace moxie
