@@ -18,6 +18,8 @@ namespace moxie::cli {
 
 namespace {
 
+// All that a signal handler may write to.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 volatile std::sig_atomic_t g_interrupted = 0;
 
 // False when the stream did not take all of it; errno says why.

@@ -2,7 +2,9 @@
 // The command line: parsing only. Each verb is in the file of its name.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -134,8 +136,14 @@ void add_plan_options(CLI::App* verb, PlanOptions& options) {
   add_count<std::uint64_t>(verb, "--kernel-align", options.kernel_align,
                            "pad the local intermediate width to a common multiple of this and the "
                            "kernel's own alignment");
-  verb->add_option("--placement", "how experts go to ranks: contiguous (default)")
-      ->check(CLI::IsMember({"contiguous"}));
+  verb->add_option_function<std::string>(
+          "--placement",
+          [](const std::string& word) {
+            if (word != "contiguous")
+              throw CLI::ValidationError("--placement", "\"" + word + "\" is not contiguous");
+          },
+          "contiguous: how experts go to ranks (default, and the only one)")
+      ->type_name("NAME");
 }
 
 CLI::App* add_verb(CLI::App& app, HelpFormatter& help, const std::string& name,
@@ -239,6 +247,13 @@ std::string verb_among(const std::vector<std::string>& words, const CLI::App& ap
   return {};
 }
 
+// "moxie: plan took 3.1 ms".
+std::string verb_time(const std::string& verb, double seconds) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), " took %.1f ms", seconds * 1e3);
+  return "moxie: " + verb + text.data();
+}
+
 int run(int argc, char** argv) {
   settle_streams();
   ConsoleOptions console_options;
@@ -340,7 +355,8 @@ int run(int argc, char** argv) {
   const Console console(console_options);
   // Only what writes long needs to clean up; the others end at once.
   if (verb == "synth" || verb == "pack" || verb == "verify") catch_interrupts();
-  return guarded(console, verb, [&] {
+  const Stopwatch watch;
+  const int status = guarded(console, verb, [&] {
     if (verb == "synth") return run_synth(synth, console);
     if (verb == "inspect") return run_inspect(inspect, console);
     if (verb == "plan") return run_plan(plan, console);
@@ -348,6 +364,8 @@ int run(int argc, char** argv) {
     if (verb == "verify") return run_verify(verify, console);
     return run_devices(console);
   });
+  if (console.verbose()) console.say(verb_time(verb, watch.seconds()));
+  return status;
 }
 
 }  // namespace

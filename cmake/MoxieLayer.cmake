@@ -1,12 +1,11 @@
-# moxie_check_listed(<sources>): a source file that lies in the current folder but not in its list is a mistake.
-function(moxie_check_listed sources)
+# moxie_check_listed(file...): a source file that lies in the current folder but not in its list is a mistake.
+function(moxie_check_listed)
   file(GLOB_RECURSE present CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
     "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
-  list(REMOVE_ITEM present ${sources})
+  list(REMOVE_ITEM present ${ARGN})
   if(present)
-    list(JOIN present ", " text)
-    message(WARNING "${CMAKE_CURRENT_SOURCE_DIR}/CMakeLists.txt does not list: ${text}")
-    set(present ${present} PARENT_SCOPE)
+    list(JOIN present ", " present)
+    message(FATAL_ERROR "${CMAKE_CURRENT_SOURCE_DIR}/CMakeLists.txt does not list: ${present}")
   endif()
 endfunction()
 
@@ -20,8 +19,7 @@ function(moxie_layer name)
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "moxie_layer(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
-  moxie_check_listed("${arg_SOURCES}")
-  list(APPEND arg_SOURCES ${present})
+  moxie_check_listed(${arg_SOURCES})
   list(TRANSFORM arg_LINKS PREPEND moxie_ OUTPUT_VARIABLE links)
   set(target moxie_${name})
   if(NOT arg_SOURCES)

@@ -9,7 +9,6 @@ moxie_script_test(script.check_layers tools/check_layers.py)
 moxie_script_test(script.check_layers_self_test tools/check_layers.py --self-test)
 moxie_script_test(script.check_findings tools/check_findings.py)
 moxie_script_test(script.check_ids tools/check_ids.py --require)
-moxie_script_test(script.check_findings tools/check_findings.py)
 # The golden vectors are those that the other implementation gives today. It lives in build/venv, which `make test` fills.
 moxie_script_test(script.regen_golden tools/in_venv.sh tools/regen_golden.py --check)
 if(TARGET moxie_cli)

@@ -60,6 +60,9 @@ class MOXIE_API Checkpoint {
   // config.json and hf_quant_config.json; null when absent.
   [[nodiscard]] const Json& config() const;
   [[nodiscard]] const Json& quant_config() const;
+  // The files they were read from; empty paths when absent.
+  [[nodiscard]] const std::filesystem::path& config_path() const;
+  [[nodiscard]] const std::filesystem::path& quant_config_path() const;
   // Warnings and notes of opening: absent shards, stray files, a wrong total_size.
   [[nodiscard]] std::span<const Finding> findings() const;
 

@@ -31,6 +31,8 @@ struct Checkpoint::State {
   std::unordered_map<std::string, std::string> absent;  // tensor -> shard that is not on disk
   Json config;
   Json quant_config;
+  fs::path config_path;  // empty when there is no such file
+  fs::path quant_config_path;
   std::vector<Finding> findings;
 
   [[nodiscard]] std::string_view name_at(std::uint32_t position) const {
@@ -223,9 +225,16 @@ void open_files(Checkpoint::State& state, const std::vector<fs::path>& paths) {
   join_files(state, paths, std::move(read));
 }
 
+// Reads the config and its sidecar where they exist.
+void read_configs(Checkpoint::State& state, const fs::path& config, const fs::path& quant_config) {
+  state.config = read_config_file(config);
+  state.quant_config = read_config_file(quant_config);
+  if (!state.config.is_null()) state.config_path = config;
+  if (!state.quant_config.is_null()) state.quant_config_path = quant_config;
+}
+
 void open_folder(Checkpoint::State& state, const fs::path& folder) {
-  state.config = read_config_file(folder / "config.json");
-  state.quant_config = read_config_file(folder / "hf_quant_config.json");
+  read_configs(state, folder / "config.json", folder / "hf_quant_config.json");
   const std::vector<std::string> names = safetensors_names(folder);
   if (fs::exists(folder / kIndexName)) return open_with_index(state, folder, names);
   std::vector<fs::path> paths;
@@ -239,14 +248,12 @@ void open_folder(Checkpoint::State& state, const fs::path& folder) {
   open_files(state, paths);
 }
 
-// "DIR/NAME.json" -> "DIR/NAME.hf_quant_config.json" when that exists, else
+// "DIR/NAME.json" -> "DIR/NAME.hf_quant_config.json"; "DIR/config.json" also
 // "DIR/hf_quant_config.json".
-Json read_sidecar(const fs::path& config) {
+fs::path sidecar_of(const fs::path& config) {
   const fs::path named = config.parent_path() / (config.stem().string() + ".hf_quant_config.json");
-  if (fs::exists(named)) return read_config_file(named);
-  if (config.filename() == "config.json")
-    return read_config_file(config.parent_path() / "hf_quant_config.json");
-  return {};
+  const bool plain = config.filename() == "config.json" && !fs::exists(named);
+  return plain ? config.parent_path() / "hf_quant_config.json" : named;
 }
 
 void open_path(Checkpoint::State& state, const fs::path& path) {
@@ -257,11 +264,10 @@ void open_path(Checkpoint::State& state, const fs::path& path) {
             .where = {.file = path.string()}});
   }
   if (path.extension() == ".json") {
-    state.config = read_config_file(path);
-    state.quant_config = read_sidecar(path);
+    read_configs(state, path, sidecar_of(path));
   } else if (path.extension() == ".safetensors") {
-    state.config = read_config_file(path.parent_path() / "config.json");
-    state.quant_config = read_config_file(path.parent_path() / "hf_quant_config.json");
+    read_configs(state, path.parent_path() / "config.json",
+                 path.parent_path() / "hf_quant_config.json");
     open_files(state, {path});
   } else {
     refuse({.code = "MOXIE-C001",
@@ -280,6 +286,8 @@ std::span<const CheckpointFile> Checkpoint::files() const { return state_->files
 std::span<const TensorInfo> Checkpoint::tensors() const { return state_->tensors; }
 const Json& Checkpoint::config() const { return state_->config; }
 const Json& Checkpoint::quant_config() const { return state_->quant_config; }
+const fs::path& Checkpoint::config_path() const { return state_->config_path; }
+const fs::path& Checkpoint::quant_config_path() const { return state_->quant_config_path; }
 std::span<const Finding> Checkpoint::findings() const { return state_->findings; }
 
 const TensorInfo* Checkpoint::find(std::string_view name) const { return state_->find(name); }

@@ -87,11 +87,23 @@ std::string sample(const std::map<std::string, DType, std::less<>>& leaves) {
   return text;
 }
 
+// read_config, naming the file that was read.
+ModelConfig config_of(const Checkpoint& checkpoint) {
+  try {
+    return read_config(checkpoint.config(), checkpoint.quant_config());
+  } catch (const Error& error) {
+    Finding finding = error.findings().front();
+    const auto& path = checkpoint.config_path();
+    finding.where.file = path.empty() ? checkpoint.path().string() : path.string();
+    throw Error(error.code(), std::move(finding));
+  }
+}
+
 class ModelReader {
  public:
   explicit ModelReader(const Checkpoint& checkpoint)
       : model_{.checkpoint = checkpoint,
-               .config = read_config(checkpoint.config(), checkpoint.quant_config()),
+               .config = config_of(checkpoint),
                .format = {},
                .dialect = {},
                .layers = {},

@@ -93,8 +93,8 @@ class FolderPacker {
     std::error_code ignored;
     fs::remove(options_.out / kProofFile, ignored);  // it spoke of fewer ranks
     folder.write(kPlanFile, document_.dump());
-    if (!model_.checkpoint.config().is_null())
-      folder.write("config.json", model_.checkpoint.config().dump() + "\n");
+    copy_config(folder, model_.checkpoint.config_path(), "config.json");
+    copy_config(folder, model_.checkpoint.quant_config_path(), "hf_quant_config.json");
     for (std::size_t i = 0; i < staged.size(); ++i)
       folder.commit(*staged[i], rank_folder_name(report_.ranks[i]));
     folder.keep();
@@ -118,6 +118,11 @@ class FolderPacker {
     }
   }
 
+  // Byte by byte, so that the set's config says what the source's does.
+  static void copy_config(OutputFolder& folder, const fs::path& source, std::string_view name) {
+    if (!source.empty()) folder.write(name, read_text_file(source));
+  }
+
   // Every layer is checked before a byte is written.
   void choose_layers() {
     report_.layers = options_.layers;
@@ -133,7 +138,7 @@ class FolderPacker {
     sort_unique(report_.layers);
     for (const int number : report_.layers) {
       const LayerExperts& layer = model_.require_layer(number);
-      require_equal("experts", number, std::to_string(plan_.experts),
+      require_equal("number of experts", number, std::to_string(plan_.experts),
                     std::to_string(layer.experts.size()));
       require_equal("format", number, std::string(name_of(plan_.format)),
                     std::string(name_of(layer.format)));

@@ -113,14 +113,16 @@ std::uint64_t checked_count(std::string_view axis, std::uint64_t count, std::uin
 }
 
 std::uint64_t checked_width(std::string_view axis, std::uint64_t width, BlockFormat format) {
+  checked_count(axis, width, kMaxWidth);
   const std::uint64_t group = scale_group(format);
-  if (width == 0 || width % group != 0 || width > kMaxWidth) {
-    refuse_size(axis,
-                "a positive multiple of " + std::to_string(group) + " (one scale group of " +
-                    std::string(name_of(format)) + ") up to " + std::to_string(kMaxWidth),
-                width);
-  }
-  return width;
+  if (width % group == 0) return width;
+  throw Error(ErrorCode::unsupported,
+              {.code = "MOXIE-P003",
+               .message = std::string(axis) + " is no multiple of the scale group",
+               .where = {.axis = std::string(axis)},
+               .expected = "a multiple of " + std::to_string(group) + " (" +
+                           std::string(name_of(format)) + ")",
+               .got = std::to_string(width)});
 }
 
 }  // namespace

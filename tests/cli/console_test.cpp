@@ -58,11 +58,12 @@ TEST_F(Console, QuietLeavesTheDocumentWhole) {
   }
 }
 
-TEST_F(Console, VerboseSaysNoLess) {
+TEST_F(Console, VerboseSaysHowLongItTook) {
   for (const char* flag : {"-v", "--verbose"}) {
     const Outcome outcome = expect_success({"plan", model_, flag});
     EXPECT_EQ(outcome.out, expect_success({"plan", model_}).out);
     EXPECT_TRUE(has(outcome.err, "MOXIE-C010"));
+    EXPECT_TRUE(has(outcome.err, "moxie: plan took "));
   }
 }
 

@@ -178,9 +178,9 @@ TEST(PackFolder, PackingTwiceGivesTheSameBytes) {
 TEST(PackFolder, OneRankAtATimeEqualsAllAtOnce) {
   for (const FileLayout layout : {FileLayout::logical, FileLayout::kernel}) {
     const TinyModel model(BlockFormat::nvfp4);
-    const ShardPlan plan = plan_of(*model, 2, 2, 64);
+    const ShardPlan plan = plan_of(*model, 3, 1, 64);
     pack_to_folder(*model, plan, {.out = model / "all", .layout = layout});
-    for (const unsigned rank : {2U, 0U, 3U, 1U})
+    for (const unsigned rank : {2U, 0U, 1U})
       pack_to_folder(*model, plan, {.out = model / "each", .ranks = {rank}, .layout = layout});
     EXPECT_EQ(folder_bytes(model / "all"), folder_bytes(model / "each"));
   }

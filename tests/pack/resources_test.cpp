@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "support/folder_bytes.hpp"
 #include "support/packed_model.hpp"
 #include "support/refusal.hpp"
+#include "support/threads.hpp"
 
 namespace moxie {
 namespace {
@@ -118,7 +118,7 @@ TEST(PackBatches, AnyMemoryGivesTheSameBytes) {
   test::TinyOptions options = test::tiny_options(BlockFormat::nvfp4);
   options.experts = 7;
   const TinyModel model(options);
-  const ShardPlan plan = plan_of(*model, 2, 1, 64);
+  const ShardPlan plan = plan_of(*model, 1, 1, 64);
   const std::uint64_t expert = plan.layout.stride + expert_bytes(model->config, plan.format);
   for (const FileLayout layout : {FileLayout::logical, FileLayout::kernel}) {
     const std::string name(name_of(layout));
@@ -132,35 +132,14 @@ TEST(PackBatches, AnyMemoryGivesTheSameBytes) {
   }
 }
 
-// OMP_NUM_THREADS for as long as it lives.
-class Threads {
- public:
-  explicit Threads(const char* number) {
-    if (const char* text = std::getenv("OMP_NUM_THREADS")) before_ = text;
-    ::setenv("OMP_NUM_THREADS", number, 1);
-  }
-  ~Threads() {
-    if (before_) {
-      ::setenv("OMP_NUM_THREADS", before_->c_str(), 1);
-    } else {
-      ::unsetenv("OMP_NUM_THREADS");
-    }
-  }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  std::optional<std::string> before_;
-};
-
 TEST(PackThreads, AnyNumberOfThreadsGivesTheSameBytes) {
   test::TinyOptions options = test::tiny_options(BlockFormat::nvfp4);
   options.experts = 9;
   const TinyModel model(options);
   const ShardPlan plan = plan_of(*model, 3, 1, 64);
-  for (const char* number : {"1", "2", "8"}) {
-    const Threads threads(number);
-    pack_to_folder(*model, plan, {.out = model / number});
+  for (const unsigned number : {1U, 2U, 8U}) {
+    const test::Threads threads(number);
+    pack_to_folder(*model, plan, {.out = model / std::to_string(number)});
   }
   EXPECT_EQ(folder_bytes(model / "1"), folder_bytes(model / "2"));
   EXPECT_EQ(folder_bytes(model / "1"), folder_bytes(model / "8"));
@@ -174,8 +153,8 @@ TEST(PackThreads, TheSameExpertIsRefusedForAnyNumberOfThreads) {
                    test::poke("layers.0.ffn.experts.7.w1.scale", 0, 0xFF)};
   const TinyModel model(options);
   const ShardPlan plan = plan_of(*model, 1);
-  for (const char* number : {"1", "2", "8"}) {
-    const Threads threads(number);
+  for (const unsigned number : {1U, 2U, 8U}) {
+    const test::Threads threads(number);
     const Error error = test::refusal_of([&] { pack(*model, plan, 0, 0); });
     EXPECT_EQ(error.findings().front().where.expert, 3U);
   }

@@ -35,10 +35,10 @@ Finding refusal_of(const SynthOptions& options, ErrorCode code) {
   return {};
 }
 
-TEST(SynthRefusals, SizesOutOfRangeNameTheAxisAndTheUnit) {
+TEST(SynthRefusals, WidthsBetweenScaleGroupsNameTheAxisAndTheUnit) {  // C-01
   const auto refused = [](const std::function<void(SynthOptions&)>& change) {
-    Finding finding = refusal_of(with(change), ErrorCode::usage);
-    EXPECT_EQ(finding.code, "MOXIE-U003");
+    Finding finding = refusal_of(with(change), ErrorCode::unsupported);
+    EXPECT_EQ(finding.code, "MOXIE-P003");
     return finding;
   };
   const Finding hidden = refused([](auto& options) { options.hidden = 48; });
@@ -51,6 +51,14 @@ TEST(SynthRefusals, SizesOutOfRangeNameTheAxisAndTheUnit) {
   });
   EXPECT_EQ(inter.where.axis, "moe_inter");
   EXPECT_NE(inter.expected.find("multiple of 16"), std::string::npos);
+}
+
+TEST(SynthRefusals, SizesOutOfRangeNameTheAxis) {
+  const auto refused = [](const std::function<void(SynthOptions&)>& change) {
+    Finding finding = refusal_of(with(change), ErrorCode::usage);
+    EXPECT_EQ(finding.code, "MOXIE-U003");
+    return finding;
+  };
   EXPECT_EQ(refused([](auto& options) { options.hidden = 0; }).got, "0");
   EXPECT_EQ(refused([](auto& options) { options.experts = 0; }).where.axis, "experts");
   EXPECT_EQ(refused([](auto& options) { options.num_layers = 0; }).where.axis, "layers");

@@ -39,9 +39,8 @@ TEST_P(VerifyClean, SetsOfEveryGridPassAndEveryByteIsCounted) {
   test::TinyOptions options = tiny_options(format);
   options.experts = 5;
   std::vector<PlanOptions> grids;
-  for (const unsigned tp : {1U, 2U, 3U, 5U, 8U}) grids.push_back({.tp = tp});
-  grids.push_back({.tp = 2, .ep = 2, .kernel_align = 64});
-  grids.push_back({.tp = 3, .ep = 3, .kernel_align = 128});
+  for (const unsigned tp : {1U, 3U, 5U}) grids.push_back({.tp = tp});  // 5: an empty rank in MXFP4
+  grids.push_back({.tp = 2, .ep = 3, .kernel_align = 128});
   for (const PlanOptions& grid : grids) {
     const PackedFolder set(options, grid, layout);
     SCOPED_TRACE(test::describe(set.plan()));

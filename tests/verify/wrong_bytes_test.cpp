@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "packed_folder.hpp"
+#include "support/threads.hpp"
 
 namespace moxie {
 namespace {
@@ -88,6 +89,7 @@ class VerifyWrongByte : public testing::TestWithParam<std::tuple<BlockFormat, Fi
 };
 
 TEST_P(VerifyWrongByte, OfEveryTensorKindIsFoundOnEveryRankAndNamed) {
+  const test::Threads one(1);  // some hundred small verifications: threads cost more than they give
   for (const unsigned rank : {0U, 1U, 2U}) {
     for (const PackedSegment& segment : set_.plan().layout.segments) {
       for (const WrongByte& wrong : places_in(segment)) {
@@ -146,6 +148,7 @@ TEST(VerifyScalar, ValueInTheSlotOfAnAbsentScalarIsFound) {
 
 // The data section of a small file, byte by byte, without the help of checksums.
 TEST(VerifyBytes, NoByteOfTheDataCanChangeUnnoticed) {
+  const test::Threads one(1);
   for (const FileLayout layout : {FileLayout::logical, FileLayout::kernel}) {
     test::TinyOptions options = tiny_options(BlockFormat::nvfp4, 16, 32);
     options.experts = 2;

@@ -10,6 +10,7 @@
 
 #include "packed_folder.hpp"
 #include "support/plan_mutations.hpp"
+#include "support/threads.hpp"
 
 namespace moxie {
 namespace {
@@ -143,6 +144,7 @@ TEST(VerifyParts, UnitBlindColumnsAreFound) {
 
 // Every number of every slice, one more and one less: packing refuses it, or verify finds it.
 TEST(VerifyParts, NoSliceSurvivesAChangeByOne) {
+  const test::Threads one(1);
   for (const BlockFormat format : test::kFormats) {
     const PackedFolder set(tiny_options(format, format == BlockFormat::mxfp4 ? 160 : 112),
                            {.tp = 3, .kernel_align = 64}, FileLayout::kernel);
