@@ -2,9 +2,8 @@
 // Text of findings and errors.
 #include "moxie/status.hpp"
 
-#include <cerrno>
-#include <cstring>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/checked.hpp"
@@ -75,7 +74,7 @@ void raise_internal(std::string_view condition, std::string_view sentence, const
 void raise_system(std::string_view call, const std::filesystem::path& path, int error_number) {
   throw Error(ErrorCode::environment,
               {.code = "MOXIE-E001",
-               .message = std::string(call) + " failed: " + std::strerror(error_number),
+               .message = std::string(call) + " failed: " + std::generic_category().message(error_number),
                .where = {.file = path.string()}});
 }
 
