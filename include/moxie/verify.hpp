@@ -28,7 +28,8 @@ struct VerifyReport {
 // Checks a folder written by pack_to_folder against its source: the real parts of all ranks, joined
 // in rank order, cover and equal every source tensor; every tail is zero; file sizes, checksums and
 // the plan's hash hold. When everything passes writes DIR/moxie-proof.json; when not, removes an
-// old one. Errors: Error(input) when DIR is no packed set.
+// old one. Errors: Error(input) when DIR is no packed set;
+// Error(verdict) MOXIE-V007 when it is one of another model.
 MOXIE_API VerifyReport verify_packed(const std::filesystem::path& dir, const MoeModel& source,
                                      const Progress& progress = {});
 

@@ -165,16 +165,16 @@ class ExpertComparison {
     const TensorInfo* original = source_tensor(from);
     const std::span<const std::byte> bytes =
         original != nullptr ? source_.checkpoint.bytes(*original) : kAbsent;
+    bool equal = original != nullptr;  // on every rank; counted once
     for (const PackedPart& part : parts) {
       if (part.packed == nullptr) continue;
       const std::size_t at = first_difference(bytes, part.bytes);
-      if (at == bytes.size()) {
-        tally_.real_bytes += bytes.size();
-      } else {
-        report("MOXIE-V002", "scalar differs from the source at byte " + std::to_string(at), part,
-               hex(bytes[at]), hex(part.bytes[at]));
-      }
+      if (at == bytes.size()) continue;
+      equal = false;
+      report("MOXIE-V002", "scalar differs from the source at byte " + std::to_string(at), part,
+             hex(bytes[at]), hex(part.bytes[at]));
     }
+    if (equal) tally_.real_bytes += bytes.size();
   }
 
   void compare_rows(const PackedSegment& segment, SegmentSource from,

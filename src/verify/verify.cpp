@@ -100,7 +100,7 @@ class SetVerifier {
                     const std::string& got) const {
     if (expected == got) return;
     throw Error(
-        ErrorCode::usage,
+        ErrorCode::verdict,
         {.code = "MOXIE-V007",
          .message = "the packed set was made from another model: " + std::string(what) + " differs",
          .where = {.file = (set_.folder / kPlanFile).string()},

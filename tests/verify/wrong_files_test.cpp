@@ -236,7 +236,7 @@ TEST(VerifyPlan, NoNumberOfThePlanCanBeEdited) {
       EXPECT_FALSE(report.passed);
       EXPECT_EQ(report.findings.front().code, "MOXIE-V005");
     } catch (const Error& error) {
-      EXPECT_TRUE(error.code() == ErrorCode::input || error.code() == ErrorCode::usage);
+      EXPECT_TRUE(error.code() == ErrorCode::input || error.code() == ErrorCode::verdict);
     }
   });
   EXPECT_GT(numbers, 100U);
@@ -256,7 +256,7 @@ TEST(VerifyPlan, EditedWordOrHashIsFound) {
   }
 }
 
-TEST(VerifyPlan, AnotherModelIsAUsageErrorAndLeavesTheProof) {
+TEST(VerifyPlan, AnotherModelIsNoProofAndLeavesTheOneThereIs) {
   const PackedFolder set(tiny_options(BlockFormat::nvfp4), {.tp = 2});
   set.verify();
   test::TinyOptions other_experts = tiny_options(BlockFormat::nvfp4);
@@ -268,7 +268,7 @@ TEST(VerifyPlan, AnotherModelIsAUsageErrorAndLeavesTheProof) {
         tiny_options(BlockFormat::mxfp4), other_experts, other_family}) {
     const test::TinyModel other(options);
     const Error error = test::refusal_of([&] { verify_packed(set.path(), *other); });
-    EXPECT_EQ(error.code(), ErrorCode::usage);
+    EXPECT_EQ(error.code(), ErrorCode::verdict);
     EXPECT_EQ(test::code_of(error), "MOXIE-V007");
     EXPECT_TRUE(fs::exists(set.proof()));
   }
