@@ -21,6 +21,11 @@ codespell
 step "public headers stand alone"
 cmake --build "$build" --target all_verify_interface_header_sets -- -j "$jobs" --quiet
 
+# Two headers that define the same name meet in some file sooner or later.
+step "all headers go together"
+find src -name '*.hpp' -printf '#include "%P"\n' | sort |
+  g++ -std=c++20 -Iinclude -Isrc -Wall -Wextra -Wno-missing-field-initializers -fsyntax-only -x c++ -
+
 step "clang-tidy"
 find src cli -name '*.cpp' -print0 | sort -z |
   xargs -0 -n 1 -P "$jobs" clang-tidy-19 -p "$build" --quiet --extra-arg=-Wno-unknown-warning-option

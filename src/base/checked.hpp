@@ -7,6 +7,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/host_device.hpp"
+
 namespace moxie {
 
 // a * b, or nullopt when it needs more than 64 bits.
@@ -21,13 +23,13 @@ constexpr std::optional<std::uint64_t> checked_add(std::uint64_t a, std::uint64_
   return a + b;
 }
 
-// Smallest multiple of `multiple` (not 0) that is at least `value`.
-constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
+MOXIE_HD constexpr std::uint64_t divide_up(std::uint64_t value, std::uint64_t divisor) {
+  return value / divisor + (value % divisor != 0 ? 1 : 0);
 }
 
-constexpr std::uint64_t divide_up(std::uint64_t value, std::uint64_t divisor) {
-  return (value + divisor - 1) / divisor;
+// Smallest multiple of `multiple` (not 0) that is at least `value`.
+MOXIE_HD constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
+  return divide_up(value, multiple) * multiple;
 }
 
 // Throws Error(internal) naming the place; reaching it is a bug in moxie.

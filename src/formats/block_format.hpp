@@ -8,7 +8,7 @@
 
 #include "formats/e2m1.hpp"
 #include "formats/e4m3.hpp"
-#include "formats/host_device.hpp"
+#include "base/host_device.hpp"
 #include "formats/nibble_order.hpp"
 #include "formats/ue8m0.hpp"
 #include "moxie/types.hpp"

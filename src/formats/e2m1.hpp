@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "formats/host_device.hpp"
+#include "base/host_device.hpp"
 
 namespace moxie {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "formats/host_device.hpp"
+#include "base/host_device.hpp"
 
 namespace moxie {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "formats/host_device.hpp"
+#include "base/host_device.hpp"
 
 namespace moxie {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "formats/host_device.hpp"
+#include "base/host_device.hpp"
 
 namespace moxie {
 

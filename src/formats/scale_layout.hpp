@@ -6,7 +6,8 @@
 #include <cstring>
 #include <optional>
 
-#include "formats/host_device.hpp"
+#include "base/checked.hpp"
+#include "base/host_device.hpp"
 #include "moxie/types.hpp"
 
 namespace moxie {
@@ -25,14 +26,6 @@ struct ScaleCoordinate {
 
   friend constexpr bool operator==(const ScaleCoordinate&, const ScaleCoordinate&) = default;
 };
-
-MOXIE_HD constexpr std::uint64_t divide_up(std::uint64_t value, std::uint64_t divisor) {
-  return value / divisor + (value % divisor != 0 ? 1 : 0);
-}
-
-MOXIE_HD constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
-  return divide_up(value, multiple) * multiple;
-}
 
 // Row-major, no padding: the order of every checkpoint, and the canonical one in memory.
 struct LinearScaleLayout {

@@ -187,6 +187,19 @@ TEST_F(VerifyFiles, ListOfAnotherPlanIsFound) {
   EXPECT_EQ(finding_of(report, "MOXIE-V005").where.rank, 2U);
 }
 
+// The checksum is right, the size beside it is not.
+TEST_F(VerifyFiles, WrongSizeInTheListIsFound) {
+  set_.edit_json(set_.path() / "rank-001/files.json", [&](Json& list) {
+    Json files = *list.find("files");
+    Json record = *files.find("model-00001.safetensors");
+    record.set("bytes", fs::file_size(set_.file(1, 1)) + 1);
+    list.set("files", files.set("model-00001.safetensors", record));
+  });
+  const VerifyReport report = verify_failing();
+  ASSERT_EQ(report.findings.size(), 1U);
+  EXPECT_EQ(finding_of(report, "MOXIE-V001").where.file, set_.file(1, 1).string());
+}
+
 TEST_F(VerifyFiles, ListThatCanNotBeReadIsRefused) {
   for (const char* text : {"", "{", "[]", "{\"plan_hash\":\"x\"}", "{\"files\":{\"a\":{}}}"}) {
     fs::copy_file(set_.path() / "rank-001/files.json", set_.model() / "list");
