@@ -6,9 +6,9 @@
 #include <limits>
 #include <stdexcept>
 
+#include "base/host_device.hpp"
 #include "formats/e2m1.hpp"
 #include "formats/e4m3.hpp"
-#include "base/host_device.hpp"
 #include "formats/nibble_order.hpp"
 #include "formats/ue8m0.hpp"
 #include "moxie/types.hpp"
