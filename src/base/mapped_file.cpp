@@ -28,13 +28,17 @@ struct Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const int fd =
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC);  // NOLINT(cppcoreguidelines-pro-type-vararg)
+  // A pipe without a writer would make open() wait for one.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // NOLINT(*-vararg)
   if (fd < 0) raise_system("open", path, errno);
   const Descriptor descriptor(fd);
   struct stat status{};
   if (::fstat(fd, &status) != 0) raise_system("fstat", path, errno);
-  if (!S_ISREG(status.st_mode)) raise_system("open", path, EISDIR);
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(
+        ErrorCode::environment,
+        {.code = "MOXIE-E001", .message = "not a regular file", .where = {.file = path.string()}});
+  }
   if (status.st_size == 0) return;
   const auto size = static_cast<std::size_t>(status.st_size);
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -3,6 +3,7 @@
 #include "base/mapped_file.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
@@ -51,8 +52,10 @@ TEST(MappedFile, MovesItsMapping) {
 
 TEST(MappedFile, RefusesWhatIsNoFileAndNamesIt) {
   const test::TempFolder folder;
+  const auto pipe = folder.path() / "pipe";  // without a writer: opening it must not wait for one
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   for (const auto& path :
-       {folder.path(), folder.path() / "absent", std::filesystem::path("/dev/null")}) {
+       {folder.path(), folder.path() / "absent", std::filesystem::path("/dev/null"), pipe}) {
     const Error error = test::refusal_of([&] { const MappedFile file(path); });
     EXPECT_EQ(error.code(), ErrorCode::environment);
     EXPECT_EQ(error.findings().front().where.file, path.string());
