@@ -2,7 +2,9 @@
 // Remembers what it makes, so that nothing else is ever removed.
 #include "pack/output_folder.hpp"
 
+#include <algorithm>
 #include <ranges>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -11,6 +13,13 @@
 namespace moxie {
 
 namespace fs = std::filesystem;
+
+bool is_free_folder(const fs::path& folder) {
+  return std::ranges::all_of(fs::directory_iterator(folder), [](const auto& entry) {
+    const std::string name = entry.path().filename().string();
+    return name.starts_with('.') && name.find(".partial-") != std::string::npos;
+  });
+}
 
 OutputFolder::OutputFolder(fs::path path) : path_(std::move(path)) {
   std::error_code error;

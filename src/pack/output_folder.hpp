@@ -10,6 +10,9 @@
 
 namespace moxie {
 
+// Nothing is in the folder but what another process is still writing, or died writing.
+bool is_free_folder(const std::filesystem::path& folder);
+
 class OutputFolder {
  public:
   // Makes the folder and those above it that do not exist. Error(environment) when the system

@@ -175,7 +175,7 @@ class FolderPacker {
   void check_folder() const {
     const fs::path plan_path = options_.out / kPlanFile;
     if (!fs::exists(plan_path)) {
-      if (!fs::is_empty(options_.out)) {
+      if (!is_free_folder(options_.out)) {
         refuse(ErrorCode::usage, "MOXIE-K001", options_.out,
                "output folder is not empty and is no packed set", "choose another --out");
       }
@@ -285,7 +285,11 @@ class FolderPacker {
 
 PackReport pack_to_folder(const MoeModel& model, const ShardPlan& plan,
                           const PackOptions& options) {
-  return FolderPacker(model, plan, options).pack();
+  try {
+    return FolderPacker(model, plan, options).pack();
+  } catch (const fs::filesystem_error& error) {
+    raise_system("look at", error.path1(), error.code().value());
+  }
 }
 
 }  // namespace moxie

@@ -119,7 +119,7 @@ class ExpertComparison {
       if (set_.layout == FileLayout::kernel) {
         if (!find_blob(part)) return {};
         part.bytes = part.bytes.subspan(segment.offset, segment.bytes());
-      } else {
+      } else if (original != nullptr) {
         part.tensor = part.packed->checkpoint->find(original->name);
         const Shape shape =
             from.is_scalar()

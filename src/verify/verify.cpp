@@ -253,6 +253,8 @@ class SetVerifier {
 VerifyReport verify_packed(const fs::path& dir, const MoeModel& source, const Progress& progress) {
   try {
     return SetVerifier(dir, source, progress).verify();
+  } catch (const fs::filesystem_error& error) {
+    raise_system("look at", error.path1(), error.code().value());
   } catch (const Error& error) {
     // Bytes that can not be read are bytes that are not proven.
     if (error.code() == ErrorCode::input) remove_proof(dir);

@@ -70,6 +70,32 @@ TEST(PackRefusal, FolderThatIsNoPackedSetOrNoFolder) {
   }
 }
 
+TEST(PackRefusal, NameThatTheSystemRefuses) {
+  const TinyModel model(BlockFormat::mxfp4);
+  expect_refused_without_trace(model, plan_of(*model, 2),
+                               {.out = model / std::string(300, 'x') / "packed"},
+                               ErrorCode::environment, "MOXIE-E001");
+}
+
+// the shard is named, and how much depends on it.
+TEST(PackRefusal, ShardThatIsNotOnDisk) {
+  test::TinyOptions options = tiny_options(BlockFormat::mxfp4);
+  options.layers = 2;
+  options.shards = test::TinyShards::indexed;
+  const test::TempFolder folder;
+  fs::remove(test::write_tiny(folder.path() / "model", options) / "model-1.safetensors");
+  const MoeModel model = read_model(open_checkpoint(folder.path() / "model"));
+  const ShardPlan plan = plan_of(model, 2);
+  const Error error =
+      refusal_of([&] { pack_to_folder(model, plan, {.out = folder.path() / "packed"}); });
+  EXPECT_EQ(error.code(), ErrorCode::input);
+  EXPECT_EQ(code_of(error), "MOXIE-C010");
+  EXPECT_TRUE(error.findings()[0].where.file.ends_with("model-1.safetensors")) << error.what();
+  EXPECT_NE(error.findings()[0].message.find("18 tensors"), std::string::npos) << error.what();
+  EXPECT_FALSE(fs::exists(folder.path() / "packed"));
+  EXPECT_NO_THROW(pack_to_folder(model, plan, {.out = folder.path() / "packed", .layers = {0}}));
+}
+
 TEST(PackRefusal, RankOrLayerThatDoesNotExist) {
   const TinyModel model(BlockFormat::mxfp4);
   const ShardPlan plan = plan_of(*model, 2);

@@ -199,6 +199,15 @@ TEST(PackFolder, OneRankAtATimeEqualsAllAtOnce) {
   }
 }
 
+// Another rank may be packed at the same time, or have died before.
+TEST(PackFolder, UnfinishedFoldersOfOthersAreNoHindrance) {
+  const TinyModel model(BlockFormat::mxfp4);
+  model.folder().write("packed/.rank-001.partial-1/model-00000.safetensors", "half");
+  const ShardPlan plan = plan_of(*model, 2);
+  EXPECT_NO_THROW(pack_to_folder(*model, plan, {.out = model / "packed", .ranks = {0}}));
+  EXPECT_TRUE(std::filesystem::exists(model / "packed/.rank-001.partial-1"));
+}
+
 TEST(PackFolder, RepeatedRanksAndLayersCountOnce) {
   test::TinyOptions options = tiny_options(BlockFormat::mxfp4);
   options.layers = 3;

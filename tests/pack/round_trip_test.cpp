@@ -118,6 +118,18 @@ TEST(Pack, RoundTripsModeloptNamesAndModelsWithoutGate) {
   }
 }
 
+// P-05: 30 experts on 8 groups of ranks, each expert in exactly one group.
+TEST(Pack, P05UnevenExpertSplitHoldsEveryExpertOnce) {
+  test::TinyOptions options = tiny_options(BlockFormat::mxfp4, 32, 32);
+  options.experts = 30;
+  const TinyModel model(options);
+  const ShardPlan plan = plan_of(*model, 1, 8);
+  std::vector<std::uint64_t> counts;
+  for (const RankPlan& rank : plan.ranks) counts.push_back(rank.experts.count());
+  EXPECT_EQ(counts, (std::vector<std::uint64_t>{4, 4, 4, 4, 4, 4, 3, 3}));
+  expect_round_trip(*model, plan);
+}
+
 // Load-time check of virtual_tp.md §7.6: the real elements over all ranks sum to the axis.
 TEST(Pack, RealPartsOfAllRanksSumToTheAxis) {
   for (const BlockFormat format : test::kFormats) {

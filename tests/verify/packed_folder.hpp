@@ -24,6 +24,12 @@ namespace moxie::test {
 // comparison finds what was packed wrong.
 enum class Checksum : std::uint8_t { stale, agrees };
 
+inline TinyOptions two_layers() {
+  TinyOptions options = tiny_options(BlockFormat::mxfp4);
+  options.layers = 2;
+  return options;
+}
+
 class PackedFolder {
  public:
   PackedFolder(const TinyOptions& options, const PlanOptions& plan,
