@@ -8,6 +8,9 @@ shift
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
+# Two tests run at a time: threads that wait must sleep, not spin.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+
 status=0
 ctest --test-dir "$build" -j "${CTEST_PARALLEL_LEVEL:-2}" --output-on-failure --no-tests=error "$@" 2>&1 |
   tee "$log" || status=$?
