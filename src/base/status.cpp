@@ -72,10 +72,11 @@ void raise_internal(std::string_view condition, std::string_view sentence, const
 }
 
 void raise_system(std::string_view call, const std::filesystem::path& path, int error_number) {
-  throw Error(ErrorCode::environment,
-              {.code = "MOXIE-E001",
-               .message = std::string(call) + " failed: " + std::generic_category().message(error_number),
-               .where = {.file = path.string()}});
+  throw Error(
+      ErrorCode::environment,
+      {.code = "MOXIE-E001",
+       .message = std::string(call) + " failed: " + std::generic_category().message(error_number),
+       .where = {.file = path.string()}});
 }
 
 void raise_interrupted() {
