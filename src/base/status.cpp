@@ -83,6 +83,6 @@ void raise_interrupted() {
   throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
 }
 
-std::string_view version() { return "0.1.0"; }
+std::string_view version() { return MOXIE_VERSION; }
 
 }  // namespace moxie
