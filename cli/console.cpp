@@ -103,7 +103,7 @@ double Stopwatch::seconds() const { return static_cast<double>(now_ns() - start_
 void catch_interrupts() {
   struct sigaction action{};
   action.sa_handler = [](int) { g_interrupted = 1; };
-  ::sigaction(SIGINT, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
 }
 
 void settle_streams() {

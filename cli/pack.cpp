@@ -2,6 +2,8 @@
 // moxie pack: carries a plan out into a folder.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/verbs.hpp"
 #include "moxie/report.hpp"
 
@@ -11,6 +13,13 @@ int run_pack(const PackArgs& args, const Console& console) {
   OpenedModel opened = open_model(args.model);
   const ShardPlan plan = make_plan(opened.model, args.options);
   opened.findings.insert(opened.findings.end(), plan.findings.begin(), plan.findings.end());
+  const bool has_mtp = std::ranges::any_of(opened.model.layers, &LayerExperts::mtp);
+  if (args.layers.empty() && has_mtp) {
+    opened.findings.push_back(
+        {.code = "MOXIE-K007",
+         .severity = Severity::note,
+         .message = "multi-token-prediction blocks are packed only when --layers names them"});
+  }
   console.talk(opened.findings);
   PackOptions options{.out = args.out,
                       .ranks = {},

@@ -131,6 +131,13 @@ void check_index(Checkpoint::State& state, const ShardIndex& index,
   std::uint64_t found = 0;
   for (const ShardIndex::Entry& entry : index.weight_map) {
     if (!present[entry.shard]) {
+      if (const TensorInfo* tensor = state.find(entry.tensor)) {
+        refuse({.code = "MOXIE-C011",
+                .message = "the index places the tensor in " + index.shards[entry.shard] +
+                           ", which is not on disk, but another shard holds it",
+                .where = {.file = state.files[tensor->file].path.string(), .tensor = tensor->name},
+                .hint = "the index and the shards are of different versions; download both again"});
+      }
       ++waiting[entry.shard];
       state.absent.emplace(entry.tensor, index.shards[entry.shard]);
       continue;

@@ -14,8 +14,9 @@ namespace moxie {
 
 namespace {
 
-// Replaces the bare words -Infinity, Infinity and NaN outside strings by null, keeping the length.
-void blank_non_finite(std::string& text) {
+// Puts the bare words -Infinity, Infinity and NaN in quotes: whoever needs a number there finds a
+// string and refuses it.
+void quote_non_finite(std::string& text) {
   constexpr std::array<std::string_view, 3> kWords = {"-Infinity", "Infinity", "NaN"};
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -32,9 +33,8 @@ void blank_non_finite(std::string& text) {
     }
     for (const std::string_view word : kWords) {
       if (!std::string_view(text).substr(i).starts_with(word)) continue;
-      std::string null = "null";
-      null.resize(std::max(word.size(), null.size()), ' ');
-      text.replace(i, word.size(), null);
+      text.replace(i, word.size(), "\"" + std::string(word) + "\"");
+      i += word.size() + 1;
       break;
     }
   }
@@ -45,7 +45,7 @@ void blank_non_finite(std::string& text) {
 Json read_config_file(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return {};
   std::string text = read_text_file(path);
-  blank_non_finite(text);
+  quote_non_finite(text);
   Json config = Json::parse(text, path.string());
   if (!config.is_object()) {
     throw Error(

@@ -8,8 +8,8 @@
 
 namespace moxie {
 
-// Reads a config file; null when there is none. Accepts the words NaN and Infinity, which Python
-// writes into JSON, as null. Error(input) for anything else that is no JSON object.
+// Reads a config file; null when there is none. The words NaN, Infinity and -Infinity, which Python
+// writes into JSON, come out as strings. Error(input) for anything else that is no JSON object.
 Json read_config_file(const std::filesystem::path& path);
 
 }  // namespace moxie

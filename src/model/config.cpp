@@ -12,9 +12,9 @@ namespace moxie {
 namespace {
 
 // Sizes beyond these are no model's: refusing them keeps all products of sizes inside 64 bits.
-constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 18;
 constexpr std::uint64_t kMaxExperts = std::uint64_t{1} << 16;
-constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 12;
+constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 10;
 
 [[noreturn]] void refuse(std::string message, std::string expected = {}, std::string got = {},
                          std::string hint = {}) {
@@ -58,6 +58,33 @@ class TextConfig {
     }
     return number;
   }
+  // A whole number that may be absent.
+  [[nodiscard]] std::uint64_t whole(const Keys& keys, std::uint64_t otherwise) const {
+    const Json* value = find(keys);
+    if (value == nullptr) return otherwise;
+    constexpr std::uint64_t kNone = ~std::uint64_t{0};
+    if (value->as_unsigned(kNone) == kNone) wrong_kind(keys, "a whole number", *value);
+    return value->as_unsigned();
+  }
+  // A number greater than zero that may be absent.
+  [[nodiscard]] std::optional<double> positive(const Keys& keys) const {
+    const Json* value = find(keys);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_number() || !(value->as_double() > 0)) {
+      wrong_kind(keys, "a number greater than 0", *value);
+    }
+    return value->as_double();
+  }
+  // A list that may be absent.
+  [[nodiscard]] const Json* list(std::string_view key) const {
+    const Json* value = find(key);
+    if (value != nullptr && !value->is_array()) wrong_kind({key}, "a list", *value);
+    return value;
+  }
+  [[noreturn]] static void wrong_kind(const Keys& keys, std::string expected, const Json& got) {
+    refuse("the config's " + std::string(keys[0]) + " is of another kind", std::move(expected),
+           got.dump_compact());
+  }
 
  private:
   const Json& config_;
@@ -84,14 +111,16 @@ std::vector<int> moe_layers_of(const TextConfig& config, std::uint64_t layers) {
   };
   const auto kinds = [&](std::string_view key,
                          std::string_view kind) -> std::optional<std::vector<int>> {
-    const Json* list = config.find(key);
-    if (list == nullptr || !list->is_array()) return std::nullopt;
+    const Json* list = config.list(key);
+    if (list == nullptr) return std::nullopt;
     const auto& elements = list->elements();
     return select(elements.size(), [&](std::size_t i) { return elements[i].as_string() == kind; });
   };
   if (auto chosen = kinds("layers_block_type", "moe")) return *chosen;
   if (auto chosen = kinds("mlp_layer_types", "sparse")) return *chosen;
   if (const Json* pattern = config.find("hybrid_override_pattern")) {
+    if (!pattern->is_string())
+      TextConfig::wrong_kind({"hybrid_override_pattern"}, "text", *pattern);
     const std::string text = pattern->as_string();
     return select(text.size(), [&](std::size_t i) { return text[i] == 'E'; });
   }
@@ -100,14 +129,10 @@ std::vector<int> moe_layers_of(const TextConfig& config, std::uint64_t layers) {
     const auto& elements = frequency->elements();
     return select(elements.size(), [&](std::size_t i) { return elements[i].as_unsigned() != 0; });
   }
-  const auto number = [&](std::string_view key, std::uint64_t otherwise) {
-    const Json* value = config.find(key);
-    return value != nullptr ? value->as_unsigned(otherwise) : otherwise;
-  };
-  const std::uint64_t first = number("first_k_dense_replace", 0);
-  const std::uint64_t every = std::max<std::uint64_t>(number("moe_layer_freq", 1), 1);
-  const std::uint64_t step = std::max<std::uint64_t>(number("decoder_sparse_step", 1), 1);
-  const Json* dense = config.find("mlp_only_layers");
+  const std::uint64_t first = config.whole({"first_k_dense_replace"}, 0);
+  const std::uint64_t every = std::max<std::uint64_t>(config.whole({"moe_layer_freq"}, 1), 1);
+  const std::uint64_t step = std::max<std::uint64_t>(config.whole({"decoder_sparse_step"}, 1), 1);
+  const Json* dense = config.list("mlp_only_layers");
   return select(layers, [&](std::size_t i) {
     const bool excluded = dense != nullptr &&
                           std::ranges::find(dense->elements(), Json(i)) != dense->elements().end();
@@ -147,16 +172,14 @@ ModelConfig read_config(const Json& json, const Json& quant_config) {
   model.top_k = config.require(family->top_k, model.experts);
   model.num_layers = layers_of(config, *family);
   model.moe_layers = moe_layers_of(config, model.num_layers);
-  if (const Json* value = config.find(family->hash_layers))
-    model.hash_layers = value->as_unsigned();
-  if (const Json* value = config.find("vocab_size")) model.vocab = value->as_unsigned();
+  if (model.moe_layers.empty()) refuse("the config names no layer with experts");
+  model.hash_layers = config.whole(family->hash_layers, 0);
+  model.vocab = config.whole({"vocab_size"}, 0);
   model.gated = family->gated;
   model.activation = family->activation;
-  if (const Json* value = config.find(family->activation_limit))
-    model.activation_limit = value->as_double();
+  model.activation_limit = config.positive(family->activation_limit);
   model.router = family->router;
-  if (const Json* value = config.find(family->routed_scaling))
-    model.routed_scaling = value->as_double(1.0);
+  model.routed_scaling = config.positive(family->routed_scaling).value_or(1.0);
   const DeclaredFormat declared = declared_format(json, quant_config);
   model.format = declared.format;
   model.quantization = declared.quantization;

@@ -78,6 +78,7 @@ ExpertNames find_expert_names(const Checkpoint& checkpoint) {
       if (names.unmatched.size() < kMaxUnmatched) names.unmatched.push_back(name);
       continue;
     }
+    ++last_group->tensors;
     last_group->expert_end = std::max(last_group->expert_end, *expert + 1);
     if (!last_group->leaves.contains(rest)) last_group->leaves.emplace(rest, tensor.dtype);
   }

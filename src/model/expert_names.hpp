@@ -19,6 +19,7 @@ struct ExpertGroup {
   int number = 0;  // of the layer, or of the multi-token-prediction block
   std::map<std::string, DType, std::less<>> leaves;  // of any expert, with the type first seen
   std::uint64_t expert_end = 0;                      // largest expert id plus one
+  std::uint64_t tensors = 0;
 };
 
 struct ExpertNames {

@@ -20,6 +20,7 @@ class LayerReader {
       : checkpoint_(checkpoint), config_(config), request_(request) {}
 
   LayerExperts read(const ExpertNames& seen) {
+    problems_ = request_.problems;
     LayerExperts layer{.layer = request_.layer,
                        .prefix = request_.prefix,
                        .mtp = request_.mtp,
@@ -34,6 +35,7 @@ class LayerReader {
         layer.experts[expert][kind] = read_projection(kind);
     }
     report_missing(seen);
+    if (problems_.empty()) report_unknown();
     layer.problems = std::move(problems_);
     return layer;
   }
@@ -165,6 +167,35 @@ class LayerReader {
                    .layer = request_.layer,
                    .expert = first_missing_expert_},
          .hint = unmatched.empty() ? "" : "names seen that match no dialect: " + unmatched});
+  }
+
+  [[nodiscard]] bool is_known(std::string_view leaf) const {
+    const DialectNames& names = *request_.names;
+    for (const ProjectionKind kind : projections_of(config_)) {
+      const std::string_view projection = names.projections[static_cast<std::size_t>(kind)];
+      if (!leaf.starts_with(projection)) continue;
+      const std::string_view part = leaf.substr(projection.size());
+      for (const std::string_view known :
+           {names.codes, names.block_scales, names.dequant_mul, names.act_dequant_mul}) {
+        if (part == known && !known.empty()) return true;
+      }
+    }
+    return false;
+  }
+
+  // A tensor that is not understood may change what the others mean (a bias, a scale of the input).
+  void report_unknown() {
+    if (request_.group == nullptr) return;
+    std::string unknown;
+    for (const auto& [leaf, dtype] : request_.group->leaves) {
+      if (!is_known(leaf)) unknown += (unknown.empty() ? "" : ", ") + leaf;
+    }
+    if (unknown.empty()) return;
+    problems_.push_back({.code = "MOXIE-M013",
+                         .message = "experts have tensors that the dialect " +
+                                    std::string(request_.dialect->name) + " does not know",
+                         .where = {.file = checkpoint_.path().string(), .layer = request_.layer},
+                         .got = unknown});
   }
 
   const Checkpoint& checkpoint_;

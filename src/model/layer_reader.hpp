@@ -20,6 +20,8 @@ struct LayerRequest {
   std::uint64_t experts = 0;
   const Dialect* dialect = nullptr;
   const DialectNames* names = nullptr;
+  const ExpertGroup* group = nullptr;  // nullptr: nothing of the layer is on disk
+  std::vector<Finding> problems{};     // known before reading
 };
 
 // Types in which block scales of a format are stored: F8_E8M0 or its byte for MXFP4, F8_E4M3 for

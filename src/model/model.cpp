@@ -136,6 +136,7 @@ class ModelReader {
     });
     std::ranges::sort(model_.layers, {}, &LayerExperts::layer);
     note_absent_layers(without_tensors);
+    note_unnamed_layers();
     compare_with_config();
     return std::move(model_);
   }
@@ -162,14 +163,8 @@ class ModelReader {
         foreign_leaves_ = sample(found->second.leaves);
         return std::nullopt;
       }
-      if (found->second.expert_end > model_.config.experts) {
-        model_.findings.push_back({.code = "MOXIE-M003",
-                                   .severity = Severity::warning,
-                                   .message = "the layer holds experts beyond the config's number",
-                                   .where = {.layer = layer},
-                                   .expected = std::to_string(model_.config.experts) + " experts",
-                                   .got = std::to_string(found->second.expert_end)});
-      }
+      request.group = &found->second;
+      request.problems = problems_of(found->second, layer, model_.config.experts);
     } else {
       choice = main_choice_.dialect != nullptr ? main_choice_
                                                : assume_dialect(prefix, model_.config.format);
@@ -186,12 +181,43 @@ class ModelReader {
   std::optional<LayerRequest> request_for_mtp(const std::string& prefix, const ExpertGroup& group) {
     const Choice choice = choose_dialect(prefix, group, model_.config.format);
     if (choice.dialect == nullptr) return std::nullopt;
-    return LayerRequest{.layer = static_cast<int>(model_.config.num_layers) + group.number,
+    const int layer = static_cast<int>(model_.config.num_layers) + group.number;
+    // No more experts than tensors: a single large id must not make room for all below it.
+    const std::uint64_t experts = std::min(group.expert_end, group.tensors);
+    return LayerRequest{.layer = layer,
                         .mtp = true,
                         .prefix = prefix,
-                        .experts = group.expert_end,
+                        .experts = experts,
                         .dialect = choice.dialect,
-                        .names = choice.names};
+                        .names = choice.names,
+                        .group = &group,
+                        .problems = problems_of(group, layer, experts)};
+  }
+
+  // What is wrong with a group whatever its tensors are.
+  [[nodiscard]] std::vector<Finding> problems_of(const ExpertGroup& group, int layer,
+                                                 std::uint64_t experts) const {
+    std::vector<Finding> problems;
+    const auto add = [&](std::string code, std::string message, std::string expected,
+                         std::string got) {
+      problems.push_back({.code = std::move(code),
+                          .message = std::move(message),
+                          .where = {.file = model_.checkpoint.path().string(), .layer = layer},
+                          .expected = std::move(expected),
+                          .got = std::move(got)});
+    };
+    if (group.expert_end > experts) {
+      add("MOXIE-M003", "the layer holds an expert beyond the number of experts",
+          std::to_string(experts) + " experts", "expert " + std::to_string(group.expert_end - 1));
+    }
+    std::string prefixes;
+    std::size_t claims = 0;
+    for (const auto& [prefix, other] : names_.groups) {
+      if (other.mtp != group.mtp || other.number != group.number) continue;
+      prefixes += (++claims > 1 ? ", " : "") + prefix;
+    }
+    if (claims > 1) add("MOXIE-M014", "several groups of experts claim the layer", "one", prefixes);
+    return problems;
   }
 
   [[nodiscard]] std::string main_prefix() const {
@@ -244,6 +270,23 @@ class ModelReader {
          .where = {.file = model_.checkpoint.path().string(), .layer = layers.front()},
          .expected = std::to_string(model_.config.moe_layers.size()) + " layers",
          .got = std::to_string(model_.config.moe_layers.size() - layers.size())});
+  }
+
+  // Layers on disk that the config does not name: not read, so not lost silently.
+  void note_unnamed_layers() {
+    std::string unnamed;
+    for (const auto& [prefix, group] : names_.groups) {
+      const auto& known = model_.config.moe_layers;
+      if (group.mtp || std::ranges::find(known, group.number) != known.end()) continue;
+      unnamed += (unnamed.empty() ? "" : ", ") + prefix;
+    }
+    if (unnamed.empty()) return;
+    model_.findings.push_back(
+        {.code = "MOXIE-M015",
+         .severity = Severity::warning,
+         .message = "experts of layers that the config does not name are not read",
+         .where = {.file = model_.checkpoint.path().string()},
+         .got = unnamed});
   }
 
   void compare_with_config() {

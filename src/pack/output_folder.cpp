@@ -2,7 +2,12 @@
 // Remembers what it makes, so that nothing else is ever removed.
 #include "pack/output_folder.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <ranges>
 #include <string>
 #include <system_error>
@@ -20,6 +25,18 @@ bool is_free_folder(const fs::path& folder) {
     return name.starts_with('.') && name.find(".partial-") != std::string::npos;
   });
 }
+
+FolderLock::FolderLock(const fs::path& folder) {
+  descriptor_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // NOLINT(*-vararg)
+  if (descriptor_ < 0) raise_system("open", folder, errno);
+  if (::flock(descriptor_, LOCK_EX) == 0) return;
+  const int error_number = errno;
+  ::close(descriptor_);
+  if (error_number == EINTR) raise_interrupted();
+  raise_system("lock", folder, error_number);
+}
+
+FolderLock::~FolderLock() { ::close(descriptor_); }
 
 OutputFolder::OutputFolder(fs::path path) : path_(std::move(path)) {
   std::error_code error;

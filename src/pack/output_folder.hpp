@@ -13,6 +13,18 @@ namespace moxie {
 // Nothing is in the folder but what another process is still writing, or died writing.
 bool is_free_folder(const std::filesystem::path& folder);
 
+// Holds other processes off while a folder's content becomes visible; waits for its turn.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
 class OutputFolder {
  public:
   // Makes the folder and those above it that do not exist. Error(environment) when the system

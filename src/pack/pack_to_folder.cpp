@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <system_error>
 
@@ -82,6 +83,7 @@ class FolderPacker {
   PackReport pack() {
     if (fs::exists(options_.out) && !fs::is_directory(options_.out))
       refuse(ErrorCode::usage, "MOXIE-K001", options_.out, "output is no folder");
+    std::optional<FolderLock> lock;  // outlives `folder`, which cleans up under it
     OutputFolder folder(options_.out);
     check_folder();
     check_space();
@@ -90,6 +92,9 @@ class FolderPacker {
       staged.push_back(std::make_unique<StagedFolder>(options_.out / rank_folder_name(rank)));
       pack_rank(plan_.ranks[rank], staged.back()->staging());
     }
+    // What others have put there meanwhile counts: look again with nobody else publishing.
+    lock.emplace(options_.out);
+    check_folder();
     std::error_code ignored;
     fs::remove(options_.out / kProofFile, ignored);  // it spoke of fewer ranks
     folder.write(kPlanFile, document_.dump());

@@ -102,7 +102,12 @@ PackedSet open_packed_set(const fs::path& folder) {
   if (hash == nullptr || files == nullptr)
     refuse(plan_path, "plan lacks plan_hash or layout.files");
   set.plan_hash = hash->as_string();
-  set.layout = files->as_string() == "kernel" ? FileLayout::kernel : FileLayout::logical;
+  for (const FileLayout known : {FileLayout::logical, FileLayout::kernel}) {
+    if (files->as_string() == name_of(known)) set.layout = known;
+  }
+  if (files->as_string() != name_of(set.layout)) {
+    refuse(plan_path, "layout.files is neither logical nor kernel");
+  }
   for (const RankPlan& rank : set.plan.ranks) {
     const fs::path rank_folder = folder / rank_folder_name(rank.rank);
     if (fs::is_directory(rank_folder)) set.ranks.push_back(open_rank(rank_folder, rank.rank));

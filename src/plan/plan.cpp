@@ -32,6 +32,10 @@ void check_options(const PlanOptions& options) {
 
 BlockFormat format_of(const MoeModel& model, const PlanOptions& options) {
   if (model.format) {
+    const bool held = options.format && std::ranges::any_of(model.layers, [&](const auto& layer) {
+                        return layer.format == *options.format;
+                      });
+    if (held) return *options.format;  // a checkpoint may hold layers of both
     if (options.format && *options.format != *model.format) {
       refuse(ErrorCode::usage, {.code = "MOXIE-P006",
                                 .message = "--format differs from the checkpoint's",

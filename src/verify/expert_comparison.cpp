@@ -153,6 +153,12 @@ class ExpertComparison {
       report("MOXIE-V004", "tensor is absent", part, expected, "none");
       return false;
     }
+    const auto& file = part.packed->checkpoint->files()[part.tensor->file].path;
+    if (file.filename() != layer_file_name(layer_.layer)) {
+      report("MOXIE-V004", "tensor is in another layer's file", part, layer_file_name(layer_.layer),
+             file.filename().string());
+      return false;
+    }
     if (part.tensor->dtype == dtype && part.tensor->shape == shape) return true;
     report("MOXIE-V004", "tensor has another type or shape", part, expected,
            std::string(name_of(part.tensor->dtype)) + " " + to_string(part.tensor->shape));

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/errors.hpp"
+#include "base/mapped_file.hpp"
 #include "base/parallel.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/packed_set.hpp"
@@ -41,7 +42,9 @@ class SetVerifier {
     }
     check_files();
     for (const int layer : report_.layers) compare_layer(layer);
-    report_.passed = report_.findings.empty() && hidden_findings_ == 0;
+    report_.passed = std::ranges::none_of(report_.findings, [](const Finding& finding) {
+      return finding.severity == Severity::error;
+    });
     if (hidden_findings_ > 0) {
       add({.code = "MOXIE-V002",
            .message = std::to_string(hidden_findings_) + " more differences"});
@@ -82,6 +85,8 @@ class SetVerifier {
            .expected = set_.plan_hash,
            .got = set_.actual_plan_hash});
     }
+    check_config("config.json", source_.checkpoint.config_path());
+    check_config("hf_quant_config.json", source_.checkpoint.quant_config_path());
     const ModelConfig& config = source_.config;
     const auto number = [](std::uint64_t value) { return std::to_string(value); };
     require_same("model", config.model_type, set_.plan.model);
@@ -94,6 +99,20 @@ class SetVerifier {
     if (source_.format)
       require_same("format", std::string(name_of(*source_.format)),
                    std::string(name_of(set_.plan.format)));
+  }
+
+  // What runs the set takes limits and sizes from its config: it is part of the proof.
+  void check_config(std::string_view name, const fs::path& source) {
+    const fs::path copy = set_.folder / name;
+    if (source.empty() || source == copy) return;
+    if (!fs::is_regular_file(copy)) {
+      add({.code = "MOXIE-V004", .message = "config is absent", .where = {.file = copy.string()}});
+    } else if (read_text_file(copy) != read_text_file(source)) {
+      add({.code = "MOXIE-V002",
+           .message = "config differs from the source's",
+           .where = {.file = copy.string()},
+           .expected = "the bytes of " + source.string()});
+    }
   }
 
   void require_same(std::string_view what, const std::string& expected,
@@ -123,7 +142,10 @@ class SetVerifier {
              .got = rank.plan_hash});
       }
     }
+    for (const int layer : layers) check_source_has(layer);
+    std::erase_if(layers, [&](int layer) { return !source_has(layer); });
     report_.layers.assign(layers.begin(), layers.end());
+    note_unpacked_layers();
     if (layers.empty()) {
       add({.code = "MOXIE-V004",
            .message = "the packed set holds no layer",
@@ -150,6 +172,31 @@ class SetVerifier {
            .message = "folder belongs to no rank of the plan",
            .where = {.file = (set_.folder / name).string()}});
     }
+  }
+
+  [[nodiscard]] bool source_has(int layer) const {
+    return std::ranges::find(source_.layers, layer, &LayerExperts::layer) != source_.layers.end();
+  }
+
+  void check_source_has(int layer) {
+    if (source_has(layer)) return;
+    add({.code = "MOXIE-V004",
+         .message = "the set holds a layer that the source does not",
+         .where = {.file = set_.folder.string(), .layer = layer}});
+  }
+
+  // A set may hold some layers only; the verdict speaks of those.
+  void note_unpacked_layers() {
+    const auto main = std::ranges::count(source_.layers, false, &LayerExperts::mtp);
+    const auto packed = std::ranges::count_if(source_.layers, [&](const LayerExperts& layer) {
+      return !layer.mtp && std::ranges::find(report_.layers, layer.layer) != report_.layers.end();
+    });
+    if (packed == main) return;
+    add({.code = "MOXIE-V008",
+         .severity = Severity::note,
+         .message = "the set holds " + std::to_string(packed) + " of the source's " +
+                    std::to_string(main) + " layers",
+         .where = {.file = set_.folder.string()}});
   }
 
   void check_layer_file(const PackedRank& rank, int layer) {
@@ -187,7 +234,9 @@ class SetVerifier {
                  std::to_string(set_.plan.experts));
     require_same("the format" + which, std::string(name_of(layer.format)),
                  std::string(name_of(set_.plan.format)));
-    const std::uint64_t chunk = std::max<std::uint64_t>(kChunkBytes / set_.plan.layout.stride, 1);
+    const std::uint64_t held =
+        set_.plan.layout.stride * set_.plan.tp + set_.plan.layout.expert_bytes;
+    const std::uint64_t chunk = std::max<std::uint64_t>(kChunkBytes / held, 1);
     check_tensor_count(layer);
     for (std::uint64_t first = 0; first < experts; first += chunk) {
       const std::uint64_t count = std::min(chunk, experts - first);

@@ -100,6 +100,21 @@ TEST(Checkpoint, RefusesATensorThatIsInAnotherShardThanTheIndexSays) {
   EXPECT_EQ(error.findings().front().where.tensor, "a");
 }
 
+// R-01, R-08: a copy in a shard that the index does not name for it is not taken in its place.
+TEST(Checkpoint, RefusesATensorWhoseShardIsAbsentWhileAnotherHoldsIt) {
+  for (const bool others : {false, true}) {
+    const TempFolder folder;
+    folder.write(kIndex, R"({"weight_map": {"a": "s1.safetensors", "b": "gone.safetensors"}})");
+    std::vector<std::string> entries = {entry("a", "U8", "1", 0, 1), entry("b", "U8", "1", 1, 2)};
+    if (others) entries.push_back(entry("z", "U8", "1", 2, 3));
+    folder.write("s1.safetensors", safetensors_bytes(header_of(entries), others ? "xyz" : "xy"));
+    const Error error = refusal(folder.path());
+    EXPECT_EQ(error.code(), ErrorCode::input);
+    EXPECT_EQ(test::code_of(error), "MOXIE-C011");
+    EXPECT_EQ(error.findings().front().where.tensor, "b");
+  }
+}
+
 TEST(Checkpoint, R05BytesOfAnUnalignedTensorAreItsOwn) {
   const TempFolder folder;
   std::string header = header_of(

@@ -223,8 +223,30 @@ TEST(Config, EveryFamilyRefusesTheAbsenceOfEachSizeByName) {
   }
 }
 
+TEST(Config, AnOptionalValueOfAnotherKindIsRefusedByKeyAndValue) {
+  const std::string sizes = R"({"model_type": "deepseek_v4", "hidden_size": 32,
+      "moe_intermediate_size": 32, "n_routed_experts": 1, "num_experts_per_tok": 1,
+      "num_hidden_layers": 4, )";
+  for (const char* wrong :
+       {R"("swiglu_limit": "x")", R"("swiglu_limit": -3)", R"("swiglu_limit": 0)",
+        R"("swiglu_limit": "NaN")", R"("routed_scaling_factor": "abc")",
+        R"("routed_scaling_factor": 0)", R"("num_hash_layers": "q")", R"("vocab_size": -4)",
+        R"("first_k_dense_replace": -1)", R"("hybrid_override_pattern": 5)",
+        R"("mlp_only_layers": 1)", R"("moe_layer_freq": 0.5)"}) {
+    const Error error = refused(sizes + wrong + "}");
+    EXPECT_EQ(code_of(error), "MOXIE-M001") << wrong;
+    const std::string key = std::string(wrong).substr(1, std::string(wrong).find('"', 1) - 1);
+    EXPECT_NE(std::string(error.what()).find(key), std::string::npos) << error.what();
+  }
+  for (const char* none : {R"("first_k_dense_replace": 4)", R"("mlp_only_layers": [0, 1, 2, 3])",
+                           R"("hybrid_override_pattern": "MMMM")"}) {
+    EXPECT_NE(std::string(refused(sizes + none + "}").what()).find("no layer with experts"),
+              std::string::npos);
+  }
+}
+
 TEST(Config, ASizeThatIsNoPositiveWholeNumberIsRefusedByKeyAndValue) {
-  for (const char* value : {"0", "-1", "2.5", "\"64\"", "[64]", "{}", "true", "1e30", "1048577"}) {
+  for (const char* value : {"0", "-1", "2.5", "\"64\"", "[64]", "{}", "true", "1e30", "262145"}) {
     const Error error = refused(R"({"model_type": "deepseek_v4", "hidden_size": )" +
                                 std::string(value) + R"(, "moe_intermediate_size": 1,
       "n_routed_experts": 1, "num_experts_per_tok": 1, "num_hidden_layers": 1})");

@@ -237,15 +237,61 @@ TEST(ReadModel, LayersInDifferentFormatsAreAFinding) {
   EXPECT_EQ(model.require_layer(1).format, BlockFormat::mxfp4);
 }
 
-TEST(ReadModel, MoreExpertsThanTheConfigSaysAreAFinding) {
+// What the config does not name is never dropped silently.
+TEST(ReadModel, ALayerWithMoreExpertsThanTheConfigSaysIsRefused) {
   const TempFolder folder;
   TinyOptions options{.experts = 4, .layers = 1};
   options.config = tiny_config(options).set("n_routed_experts", 3);
   const MoeModel model = read_model(tiny_checkpoint(folder, options));
+  const Error error = refusal_of([&] { (void)model.require_layer(0); });
+  EXPECT_EQ(error.code(), ErrorCode::input);
+  EXPECT_EQ(code_of(error), "MOXIE-M003");
+  EXPECT_EQ(error.findings()[0].got, "expert 3");
+}
+
+TEST(ReadModel, LayersThatTheConfigDoesNotNameAreAWarning) {
+  const TempFolder folder;
+  TinyOptions options{.layers = 3};
+  options.config = tiny_config(options).set("num_hidden_layers", 1);
+  const MoeModel model = read_model(tiny_checkpoint(folder, options));
+  EXPECT_EQ(model.layers.size(), 1U);
   ASSERT_EQ(model.findings.size(), 1U);
-  EXPECT_EQ(model.findings[0].code, "MOXIE-M003");
-  EXPECT_EQ(model.findings[0].got, "4");
-  EXPECT_EQ(model.require_layer(0).experts.size(), 3U);
+  EXPECT_EQ(model.findings[0].code, "MOXIE-M015");
+  EXPECT_EQ(model.findings[0].got, "layers.1.ffn.experts, layers.2.ffn.experts");
+}
+
+// A bias, an input scale of a smoothing method: what is not understood may change the result.
+TEST(ReadModel, AnExpertTensorThatTheDialectDoesNotKnowIsRefusedByName) {
+  for (const char* leaf : {"w2.bias", "w4.weight", "w1.weight_scale_2", "w1.pre_quant_scale"}) {
+    const TempFolder folder;
+    TinyOptions options{.layers = 1};
+    options.extra = {{"layers.0.ffn.experts.1." + std::string(leaf), DType::f32, {1}, "abcd"}};
+    const MoeModel model = read_model(tiny_checkpoint(folder, options));
+    const Error error = refusal_of([&] { (void)model.require_layer(0); });
+    EXPECT_EQ(code_of(error), "MOXIE-M013");
+    EXPECT_EQ(error.findings()[0].got, leaf);
+  }
+}
+
+TEST(ReadModel, TwoGroupsThatClaimOneLayerAreRefusedWithBothPrefixes) {
+  const TempFolder folder;
+  TinyOptions options{.layers = 1};
+  options.extra = {
+      {"aaa.layers.0.ffn.experts.0.w1.weight", DType::i8, {96, 32}, std::string(96 * 32, 'a')}};
+  const MoeModel model = read_model(tiny_checkpoint(folder, options));
+  const Error error = refusal_of([&] { (void)model.require_layer(0); });
+  EXPECT_TRUE(test::has_code(error.findings(), "MOXIE-M014")) << error.what();
+}
+
+TEST(ReadModel, OneLargeExpertIdOfABlockMakesNoRoomForAllBelowIt) {
+  const TempFolder folder;
+  TinyOptions options{.layers = 1};
+  options.extra = {{"mtp.0.ffn.experts.65535.w1.weight", DType::i8, {1}, "a"},
+                   {"mtp.0.ffn.experts.65535.w1.scale", DType::f8_e8m0, {1}, "a"}};
+  const MoeModel model = read_model(tiny_checkpoint(folder, options));
+  ASSERT_EQ(model.layers.size(), 2U);
+  EXPECT_LE(model.layers[1].experts.size(), 2U);
+  EXPECT_EQ(code_of(refusal_of([&] { (void)model.require_layer(1); })), "MOXIE-M003");
 }
 
 TEST(ReadModel, SharedExpertsAndRoutersAreNoRoutedExperts) {

@@ -207,5 +207,28 @@ TEST_F(VerifyFiles, ListThatCanNotBeReadIsRefused) {
   }
 }
 
+// What runs a set takes limits and sizes from its config.
+TEST(VerifySet, ChangedOrAbsentConfigIsFound) {
+  const PackedFolder set(tiny_options(BlockFormat::nvfp4), {.tp = 2});
+  set.write(set.path() / "config.json", "{}");
+  VerifyReport report = set.verify();
+  EXPECT_FALSE(report.passed);
+  EXPECT_EQ(count_of(report, "MOXIE-V002"), 1U);
+  fs::remove(set.path() / "config.json");
+  report = set.verify();
+  EXPECT_FALSE(report.passed);
+  EXPECT_EQ(count_of(report, "MOXIE-V004"), 1U);
+}
+
+// A set of some layers is legal, and said.
+TEST(VerifySet, OfSomeLayersPassesWithANote) {
+  const test::TinyModel model(test::two_layers());
+  const ShardPlan plan = make_plan(*model, {.tp = 2});
+  pack_to_folder(*model, plan, {.out = model / "packed", .layers = {1}});
+  const VerifyReport report = verify_packed(model / "packed", *model);
+  EXPECT_TRUE(report.passed);
+  EXPECT_EQ(count_of(report, "MOXIE-V008"), 1U);
+}
+
 }  // namespace
 }  // namespace moxie
