@@ -278,6 +278,8 @@ class ModelReader {
     for (const auto& [prefix, group] : names_.groups) {
       const auto& known = model_.config.moe_layers;
       if (group.mtp || std::ranges::find(known, group.number) != known.end()) continue;
+      // Prediction blocks after the last layer are usually left in another format.
+      if (choose_dialect(prefix, group, std::nullopt).dialect == nullptr) continue;
       unnamed += (unnamed.empty() ? "" : ", ") + prefix;
     }
     if (unnamed.empty()) return;

@@ -199,7 +199,8 @@ TEST(PackRefusal, WorkOfOthersInTheFolderStays) {
   const Error error = refusal_of([&] {
     pack_to_folder(*model, plan_of(*model, 2), {.out = model / "packed", .progress = others});
   });
-  EXPECT_EQ(error.code(), ErrorCode::environment);
+  EXPECT_EQ(error.code(), ErrorCode::usage);
+  EXPECT_EQ(code_of(error), "MOXIE-K001");
   const auto left = folder_bytes(model / "packed");
   EXPECT_EQ(left.size(), 2U);
   EXPECT_TRUE(left.contains("rank-001/files.json"));
