@@ -13,13 +13,12 @@ namespace moxie::synth {
 
 namespace {
 
-// Widths beyond this are no model's; with the other limits all sizes of a layer fit in 64 bits.
-constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 20;
+// What is written must be readable: these are the limits of reading a config.
+constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 18;
 // An expert has at most 12 tensors of at most 200 header bytes, and a safetensors header may have
 // 100,000,000 bytes.
 constexpr std::uint64_t kMaxExperts = std::uint64_t{1} << 15;
-// Shards are numbered with five digits.
-constexpr std::uint64_t kMaxLayers = 99999;
+constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 10;
 
 [[noreturn]] void refuse_config(std::string message, std::string expected, std::string got,
                                 std::string hint = {}) {
