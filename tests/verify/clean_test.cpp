@@ -114,6 +114,21 @@ TEST(Verify, PassesASetOfSomeLayersPackedRankByRank) {
   EXPECT_EQ(report.files, 9U);
 }
 
+// pit12: a checkpoint of both formats is packed one format at a time.
+TEST(Verify, PassesTheBlocksOfTheOtherFormat) {
+  test::TinyOptions options = tiny_options(BlockFormat::nvfp4);
+  options.layers = 1;
+  options.mtp_blocks = 1;  // MXFP4
+  const test::TinyModel model(options);
+  const ShardPlan plan = make_plan(*model, {.tp = 2, .format = BlockFormat::mxfp4});
+  EXPECT_EQ(plan.format, BlockFormat::mxfp4);
+  pack_to_folder(*model, plan, {.out = model / "packed", .layers = {1}});
+  const VerifyReport report = verify_packed(model / "packed", *model);
+  EXPECT_TRUE(report.passed);
+  EXPECT_EQ(report.layers, std::vector<int>{1});
+  EXPECT_GT(report.real_bytes, 0U);
+}
+
 TEST(Verify, WritesAProofOfPlanRanksAndFiles) {
   test::TinyOptions options = tiny_options(BlockFormat::mxfp4);
   options.layers = 2;
