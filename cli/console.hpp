@@ -27,7 +27,6 @@ class Console {
  public:
   explicit Console(const ConsoleOptions& options);
 
-  [[nodiscard]] bool json() const { return options_.json; }
   [[nodiscard]] bool verbose() const { return options_.verbose && !options_.quiet; }
 
   // Prints the document with --json, else the text. Error(environment) MOXIE-E001 when stdout does

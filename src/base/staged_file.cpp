@@ -16,14 +16,20 @@ namespace moxie {
 
 namespace {
 
+constexpr std::string_view kMark = ".partial-";
+
 // "DIR/.NAME.partial-PID": hidden, in the same file system, distinct per process.
 std::filesystem::path temporary_for(const std::filesystem::path& path) {
   const auto clean = path.has_filename() ? path : path.parent_path();
   return clean.parent_path() /
-         ("." + clean.filename().string() + ".partial-" + std::to_string(::getpid()));
+         ("." + clean.filename().string() + std::string(kMark) + std::to_string(::getpid()));
 }
 
 }  // namespace
+
+bool is_temporary_name(std::string_view name) {
+  return name.starts_with('.') && name.find(kMark) != std::string_view::npos;
+}
 
 StagedFile::StagedFile(std::filesystem::path path)
     : path_(std::move(path)), temporary_(temporary_for(path_)) {

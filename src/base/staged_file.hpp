@@ -13,6 +13,9 @@
 
 namespace moxie {
 
+// Whether a file or folder of this name is something staged that is not, or never was, committed.
+bool is_temporary_name(std::string_view name);
+
 // Writes to a temporary name beside `path`; commit() renames it. Destroyed without commit, it
 // leaves nothing behind.
 class StagedFile {

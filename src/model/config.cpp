@@ -5,16 +5,12 @@
 
 #include "model/config_keys.hpp"
 #include "model/declared_format.hpp"
+#include "model/limits.hpp"
 #include "moxie/model.hpp"
 
 namespace moxie {
 
 namespace {
-
-// Sizes beyond these are no model's: refusing them keeps all products of sizes inside 64 bits.
-constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 18;
-constexpr std::uint64_t kMaxExperts = std::uint64_t{1} << 16;
-constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 10;
 
 [[noreturn]] void refuse(std::string message, std::string expected = {}, std::string got = {},
                          std::string hint = {}) {

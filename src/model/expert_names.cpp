@@ -6,14 +6,14 @@
 #include <charconv>
 #include <optional>
 
+#include "model/limits.hpp"
+
 namespace moxie {
 
 namespace {
 
 constexpr std::string_view kExperts = "experts.";
 constexpr std::size_t kMaxUnmatched = 8;
-// A larger id is no expert's: it must not become a count of tensors to look for.
-constexpr std::uint64_t kMaxExperts = std::uint64_t{1} << 16;
 
 // Reads a whole number at the start of `text` that a dot follows, and removes both.
 std::optional<std::uint64_t> take_number(std::string_view& text) {
@@ -70,6 +70,7 @@ ExpertNames find_expert_names(const Checkpoint& checkpoint) {
     const bool own_part = at > 0 && name[at - 1] == '.';
     const auto expert = own_part ? take_number(rest) : std::nullopt;
     const std::string_view prefix = name.substr(0, at + kExperts.size() - 1);
+    // A larger id is no expert's: it must not become a count of tensors to look for.
     if (expert && *expert < kMaxExperts && (prefix != last_prefix || last_group == nullptr)) {
       last_prefix = prefix;
       last_group = group_of(names, prefix);

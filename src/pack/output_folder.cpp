@@ -21,8 +21,7 @@ namespace fs = std::filesystem;
 
 bool is_free_folder(const fs::path& folder) {
   return std::ranges::all_of(fs::directory_iterator(folder), [](const auto& entry) {
-    const std::string name = entry.path().filename().string();
-    return name.starts_with('.') && name.find(".partial-") != std::string::npos;
+    return is_temporary_name(entry.path().filename().string());
   });
 }
 

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams packed experts into files: experts of a batch are packed in parallel, then written in
 // order.
-#include <unistd.h>
-
 #include <algorithm>
 #include <optional>
 #include <set>
 #include <system_error>
 
-#include "base/checked.hpp"
 #include "base/errors.hpp"
 #include "base/mapped_file.hpp"
 #include "base/parallel.hpp"

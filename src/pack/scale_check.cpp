@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// E8M0: 0xFF is NaN. UE4M3: 0x7F is NaN and a set top bit would be a sign; both are >= 0x7F.
+// What is legal is formats' word: bad codes are those from some code on, so that a maximum finds
+// them.
 #include "pack/scale_check.hpp"
 
 #include <algorithm>
-#include <array>
 #include <string>
+
+#include "formats/block_format.hpp"
 
 namespace moxie {
 
 std::size_t first_bad_scale(BlockFormat format, std::span<const std::byte> scales) {
-  const std::byte least_bad{format == BlockFormat::mxfp4 ? std::uint8_t{0xFF} : std::uint8_t{0x7F}};
+  const auto is_good = [format](std::byte scale) {
+    return scale_is_valid(format, std::to_integer<std::uint8_t>(scale));
+  };
   // Whole blocks first: a maximum needs no branch and vectorises.
   constexpr std::size_t kBlock = 256;
   std::size_t at = 0;
   for (; at + kBlock <= scales.size(); at += kBlock) {
     std::byte most{0};
     for (std::size_t i = 0; i < kBlock; ++i) most = std::max(most, scales[at + i]);
-    if (most >= least_bad) break;
+    if (!is_good(most)) break;
   }
-  while (at < scales.size() && scales[at] < least_bad) ++at;
+  while (at < scales.size() && is_good(scales[at])) ++at;
   return at;
 }
 

@@ -8,17 +8,16 @@
 #include <utility>
 
 #include "formats/block_format.hpp"
+#include "model/limits.hpp"
 
 namespace moxie::synth {
 
 namespace {
 
-// What is written must be readable: these are the limits of reading a config.
-constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 18;
 // An expert has at most 12 tensors of at most 200 header bytes, and a safetensors header may have
 // 100,000,000 bytes.
-constexpr std::uint64_t kMaxExperts = std::uint64_t{1} << 15;
-constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 10;
+constexpr std::uint64_t kMaxWrittenExperts = std::uint64_t{1} << 15;
+static_assert(kMaxWrittenExperts <= kMaxExperts, "what is written is readable");
 
 [[noreturn]] void refuse_config(std::string message, std::string expected, std::string got,
                                 std::string hint = {}) {
@@ -144,7 +143,7 @@ Recipe make_recipe(const SynthOptions& options) {
   recipe.layers = checked_count("layers", options.num_layers.value_or(1), kMaxLayers);
   recipe.experts = checked_count(
       "experts", options.experts.value_or(std::min<std::uint64_t>(16, config_experts)),
-      kMaxExperts);
+      kMaxWrittenExperts);
   recipe.hidden = checked_width("hidden", options.hidden.value_or(number_at(config, "hidden_size")),
                                 recipe.format);
   recipe.inter =
