@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/verbs.hpp"
+#include "moxie/layer.hpp"
 #include "moxie/report.hpp"
 
 namespace moxie::cli {
@@ -84,19 +85,27 @@ void warn_of_problems(OpenedModel& opened) {
   }
 }
 
+// A kernel that is not built is planned all the same.
+void size_workspace(ShardPlan& plan, OpenedModel& opened, std::uint64_t tokens) {
+  try {
+    plan.workspace_bytes = workspace_size(plan, spec_of(opened.model.config), tokens);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported) throw;
+    opened.findings.push_back(
+        {.code = "MOXIE-P008",
+         .severity = Severity::note,
+         .message = "the workspace is not known: " + error.findings().front().message});
+  }
+}
+
 }  // namespace
 
 int run_plan(const PlanArgs& args, const Console& console) {
   OpenedModel opened = open_model(args.model);
-  const ShardPlan plan = make_plan(opened.model, args.options);
+  ShardPlan plan = make_plan(opened.model, args.options);
   warn_of_problems(opened);
   opened.findings.insert(opened.findings.end(), plan.findings.begin(), plan.findings.end());
-  if (args.tokens && !plan.workspace_bytes) {
-    opened.findings.push_back(
-        {.code = "MOXIE-P008",
-         .severity = Severity::note,
-         .message = "the workspace is not known: " + plan.kernel + " is not built"});
-  }
+  if (args.tokens) size_workspace(plan, opened, *args.tokens);
   Json document = to_json(plan);
   if (args.why) document.set("why", why_json(plan));
   document.set("findings", to_json(opened.findings));

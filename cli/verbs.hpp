@@ -11,6 +11,7 @@
 #include "cli/console.hpp"
 #include "moxie/pack.hpp"
 #include "moxie/plan.hpp"
+#include "moxie/probe.hpp"
 #include "moxie/synth.hpp"
 
 namespace moxie::cli {
@@ -46,6 +47,42 @@ struct PackArgs {
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;
 };
 int run_pack(const PackArgs& args, const Console& console);
+
+// Plan options of a verb that may also find them in a packed set; what was not given is absent.
+struct GivenPlan {
+  std::vector<unsigned> tp;  // one plan after another
+  std::optional<unsigned> ep;
+  std::optional<Target> target;
+  std::optional<ActFormat> act_format;
+  std::optional<BlockFormat> format;
+  std::optional<std::uint64_t> kernel_align;
+};
+
+// Where the expert ids and weights of a run come from.
+enum class RoutingSource : std::uint8_t { drawn, model, file };
+
+struct GivenRouting {
+  RoutingSource source = RoutingSource::drawn;
+  Routing drawn;
+  std::filesystem::path file;
+};
+
+struct RunArgs {
+  std::filesystem::path model;  // or a packed set
+  GivenPlan plan;
+  std::optional<int> layer;  // the first that is complete
+  std::optional<std::uint64_t> top_k;
+  std::optional<GivenRouting> routing;
+  std::optional<std::filesystem::path> input;
+  std::optional<std::uint64_t> tokens;
+  std::uint64_t seed = 0;
+  std::uint64_t repeat = 1;
+  unsigned threads = 0;  // all
+  bool check = false;
+  bool trace = false;
+  std::optional<std::filesystem::path> output;
+};
+int run_run(const RunArgs& args, const Console& console);
 
 struct VerifyArgs {
   std::filesystem::path folder;

@@ -34,6 +34,7 @@ struct KernelEntry {
   std::uint64_t inter_multiple = 1;   // local intermediate width is padded to this
   std::uint64_t hidden_multiple = 1;  // hidden must be a multiple of this
   std::span<const ActFormat> act_formats;
+  std::string_view route{};  // the routing kernel that goes with it
   bool built = false;  // this binary holds its code
 };
 

@@ -16,25 +16,6 @@
 
 namespace moxie {
 
-enum class Activation : std::uint8_t {
-  silu,            // silu(gate) * up
-  clamped_swiglu,  // gate clamped from above, up on both sides, then silu(gate) * up
-  oai_swiglu,      // clamped, gate * sigmoid(1.702 gate) * (up + 1)
-  situ,            // tanh-bounded gate and up
-  relu2,           // max(x, 0)^2, no gate
-  gelu_tanh        // gelu_tanh(gate) * up
-};
-MOXIE_API std::string_view name_of(Activation activation);
-
-enum class RouterKind : std::uint8_t {
-  sqrt_softplus,  // sqrt(softplus), correction bias for selection; token-id table on hash layers
-  sigmoid,        // sigmoid, correction bias for selection, optional groups
-  softmax_topk,   // softmax over all, then top-k
-  topk_softmax,   // top-k, then softmax over the chosen
-  scaled_softmax  // normalised input, softmax, top-k, per-expert scale
-};
-MOXIE_API std::string_view name_of(RouterKind router);
-
 // What config.json says about the routed experts, under the field's standard names.
 struct ModelConfig {
   std::string model_type;    // of the text model, e.g. "deepseek_v4"
@@ -51,6 +32,9 @@ struct ModelConfig {
   std::optional<double> activation_limit;
   RouterKind router = RouterKind::softmax_topk;
   double routed_scaling = 1.0;
+  bool norm_topk = true;  // the weights of a token's experts are made to sum to 1 (before scaling)
+  std::uint64_t expert_groups = 1;  // grouped selection: groups of experts, and how many are kept
+  std::uint64_t kept_groups = 1;
   std::optional<BlockFormat> format;  // of the experts, as the config declares it
   std::string quantization;   // the declared method, for messages: "fp8 + expert_dtype fp4",
                               // "modelopt NVFP4", …
@@ -76,6 +60,13 @@ struct Projection {
   const TensorInfo* dequant_mul =
       nullptr;  // f32 scalar; nullptr: absent (MXFP4), which is not zero
   const TensorInfo* act_dequant_mul = nullptr;  // f32 scalar for activations; nullptr: absent
+};
+
+// The router of a layer: logits = weight · x. Which of the others a layer has depends on the model.
+struct RouterTensors {
+  const TensorInfo* weight = nullptr;       // bf16 or f32 [experts, hidden]
+  const TensorInfo* bias = nullptr;         // f32 [experts], correction for the selection only
+  const TensorInfo* token_table = nullptr;  // i64 [vocab, top_k], expert ids by token id
 };
 
 enum class ProjectionKind : std::uint8_t { gate, up, down };
@@ -111,6 +102,7 @@ struct LayerExperts {
   std::string_view dialect;  // "deepseek-v4", "deepseek-v4-nvfp4", "modelopt"
   BlockFormat format = BlockFormat::mxfp4;
   std::vector<ExpertTensors> experts;  // by global expert id
+  RouterTensors router;                // what is there of it; only running with it needs it
   std::vector<Finding> problems;       // what stops this layer from being read; empty when complete
 };
 

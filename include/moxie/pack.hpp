@@ -19,6 +19,7 @@ namespace moxie {
 
 // One rank's experts of one layer in memory.
 struct PackedExperts {
+  unsigned rank = 0;
   PackedLayout layout;
   ExpertRange experts;
   std::vector<std::byte> blobs;  // [local experts, stride]
@@ -81,6 +82,26 @@ struct PackReport {
 // begun is removed. Refuses (usage) a folder that holds another plan or these ranks already.
 MOXIE_API PackReport pack_to_folder(const MoeModel& model, const ShardPlan& plan,
                                     const PackOptions& options);
+
+// A folder written by pack_to_folder, opened for running: the plan it was made under and what is in
+// it. Reads plan, file lists and headers.
+struct PackedFolder {
+  std::filesystem::path path;
+  ShardPlan plan;
+  ModelConfig config;  // of the copied config.json
+  FileLayout layout = FileLayout::logical;
+  std::string plan_hash;
+  std::vector<unsigned> ranks;    // present
+  std::vector<int> layers;        // held by every rank that is present, ascending
+  std::vector<Finding> findings;  // MOXIE-K009 (warning) when no valid proof of the set exists
+};
+// True when the folder holds moxie-plan.json.
+MOXIE_API bool is_packed_folder(const std::filesystem::path& path);
+// Error(input) MOXIE-K005 for a folder that is no packed set or whose plan does not match its hash.
+MOXIE_API PackedFolder open_packed_folder(const std::filesystem::path& path);
+// One rank's experts of one layer, in parallel. Error(input) when the rank or the layer is absent,
+// a tensor has another type or shape than the plan gives it, or a scale or scalar is no number.
+MOXIE_API PackedExperts load_packed(const PackedFolder& folder, unsigned rank, int layer);
 
 // The plan with `layout` (file layout, offsets) and `plan_hash` as moxie-plan.json holds it.
 MOXIE_API Json packed_plan_json(const ShardPlan& plan, FileLayout layout);

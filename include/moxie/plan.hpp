@@ -150,7 +150,8 @@ struct ShardPlan {
   bool identity = true;  // no virtual padding on any axis
   std::vector<AxisPlan> axes;
   std::vector<RankPlan> ranks;
-  std::string kernel;  // catalog name of the experts kernel
+  std::string kernel;        // catalog name of the experts kernel
+  std::string route_kernel;  // and of the routing kernel that goes with it
   PackedLayout layout;
   std::optional<std::uint64_t> workspace_bytes;
   std::vector<KernelAnswer> considered;  // every kernel, in order of preference

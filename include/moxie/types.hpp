@@ -87,8 +87,43 @@ MOXIE_API std::string to_string(const Shape& shape);
 enum class Target : std::uint8_t { cpu, sm90, sm100, sm120 };
 MOXIE_API std::string_view name_of(Target target);
 
+enum class Activation : std::uint8_t {
+  silu,            // silu(gate) * up
+  clamped_swiglu,  // gate clamped from above, up on both sides, then silu(gate) * up
+  oai_swiglu,      // clamped, gate * sigmoid(1.702 gate) * (up + 1)
+  situ,            // tanh-bounded gate and up
+  relu2,           // max(x, 0)^2, no gate
+  gelu_tanh        // gelu_tanh(gate) * up
+};
+MOXIE_API std::string_view name_of(Activation activation);
+
+enum class RouterKind : std::uint8_t {
+  sqrt_softplus,  // sqrt(softplus), correction bias for selection; token-id table on hash layers
+  sigmoid,        // sigmoid, correction bias for selection, optional groups
+  softmax_topk,   // softmax over all, then top-k
+  topk_softmax,   // top-k, then softmax over the chosen
+  scaled_softmax  // normalised input, softmax, top-k, per-expert scale
+};
+MOXIE_API std::string_view name_of(RouterKind router);
+
 // How activations enter the matrix products (definitions: docs/formats.md).
 enum class ActFormat : std::uint8_t { bf16, fp8, fp8x2, mxfp8, nvfp4, int8, int8x2 };
 MOXIE_API std::string_view name_of(ActFormat act_format);
+
+// A matrix in memory that somebody else owns: row r starts `r * row_stride` elements after `data`.
+struct MatrixRef {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  std::uint64_t rows = 0;
+  std::uint64_t cols = 0;
+  std::uint64_t row_stride = 0;
+};
+struct MutableMatrixRef {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  std::uint64_t rows = 0;
+  std::uint64_t cols = 0;
+  std::uint64_t row_stride = 0;
+};
 
 }  // namespace moxie

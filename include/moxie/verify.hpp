@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The byte proof: what a packed set holds, joined over its ranks, is what the checkpoint holds.
+// The proofs: a packed set holds the checkpoint's bytes, and a layer's numbers are within a derived
+// bound of a reference in double precision.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "moxie/layer.hpp"
 #include "moxie/model.hpp"
+#include "moxie/pack.hpp"
+#include "moxie/plan.hpp"
+#include "moxie/probe.hpp"
 #include "moxie/status.hpp"
 
 namespace moxie {
@@ -32,5 +38,58 @@ struct VerifyReport {
 // Error(verdict) MOXIE-V007 when it is one of another model.
 MOXIE_API VerifyReport verify_packed(const std::filesystem::path& dir, const MoeModel& source,
                                      const Progress& progress = {});
+
+// The right result of one call, in double precision on exactly dequantised weights, with moxie's
+// own activation quantisation (docs/formats.md). All arrays are [tokens, hidden].
+struct LayerReference {
+  std::uint64_t tokens = 0;
+  std::uint64_t hidden = 0;
+  std::vector<double> y;
+  std::vector<double> bound;  // how far a correct fp32 engine may be from y, before the sum over
+                              // ranks and the final rounding
+  std::vector<double>
+      magnitude;  // sum of |weight| |w2| |a|: what the rounding of the sum over ranks scales with
+  std::vector<double> unquantised;  // y without quantised activations
+};
+
+// Columns at which the ranks' parts of the intermediate axis begin, when the activation format
+// counts its groups from there; empty for formats without groups. Plans with the same boundaries
+// share a reference.
+MOXIE_API std::vector<std::uint64_t> group_boundaries(const ShardPlan& plan);
+
+// From the checkpoint's own tensors; slow on purpose, parallel over experts. The probe must be
+// routed. Errors: as pack() for a bad scale or scalar; Error(unsupported) MOXIE-R001 for an
+// activation function or format without a reference.
+MOXIE_API LayerReference make_reference(const MoeModel& model, int layer, const ShardPlan& plan,
+                                        const LayerSpec& spec, const Probe& probe);
+// From packed experts of every rank of the plan, in rank order.
+MOXIE_API LayerReference make_reference(const ShardPlan& plan, std::span<const PackedExperts> ranks,
+                                        const LayerSpec& spec, const Probe& probe);
+
+// A result held against its reference.
+struct LayerCheck {
+  bool passed = false;
+  double max_err_over_bound =
+      0;  // infinite when an element is not finite or differs where nothing may
+  std::uint64_t worst_token = 0;  // where that is
+  std::uint64_t worst_column = 0;
+  double worst_expected = 0;
+  double worst_got = 0;
+  double worst_bound = 0;
+  double relative_l2 = 0;     // |y - reference| / |reference|
+  double worst_row = 0;       // largest relative L2 of a token's row
+  double norm_ratio = 1;      // |y| / |reference|
+  double unquantised_l2 = 0;  // relative L2 against activations that were not quantised
+  std::vector<double> bound;  // [tokens, hidden] complete: with the ranks and the final rounding
+  std::vector<Finding> findings;  // MOXIE-R010 when not passed
+};
+
+// `output` is the type to which y was rounded last, f32 or bf16.
+MOXIE_API LayerCheck check_output(std::span<const float> y, const LayerReference& reference,
+                                  const ShardPlan& plan, DType output = DType::f32);
+
+// Runs the layer on the probe, with a poisoned workspace, and checks what it returns.
+MOXIE_API LayerCheck check_layer(const MoeLayer& layer, const LayerReference& reference,
+                                 const Probe& probe);
 
 }  // namespace moxie

@@ -5,12 +5,14 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <string_view>
+#include <thread>
 
 namespace moxie {
 
@@ -62,6 +64,28 @@ void parallel_for(std::uint64_t count, const std::function<void(std::uint64_t)>&
     work();
   }
   if (first) std::rethrow_exception(first);
+}
+
+void Team::wait(const StageCounters& stage, std::uint64_t count) {
+  constexpr int kSpins = 2000;  // some microseconds; after that the core may be needed elsewhere
+  for (int spin = 0; stage.done.load(std::memory_order_acquire) < count; ++spin) {
+    if (spin >= kSpins) std::this_thread::yield();
+  }
+}
+
+void run_team(unsigned threads, void (*body)(void* context, Team& team), void* context) {
+  std::array<StageCounters, Team::kMaxStages> stages;
+  if (threads <= 1) {
+    Team team(stages.data(), true);
+    body(context, team);
+    return;
+  }
+  const std::thread::id caller = std::this_thread::get_id();
+#pragma omp parallel num_threads(static_cast<int>(threads))
+  {
+    Team team(stages.data(), std::this_thread::get_id() == caller);
+    body(context, team);
+  }
 }
 
 }  // namespace moxie

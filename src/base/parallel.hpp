@@ -2,8 +2,11 @@
 // The only place that knows how threads are made.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <type_traits>
 
 namespace moxie {
 
@@ -14,5 +17,59 @@ unsigned usable_threads();
 // a body throws no further index is handed out, and the exception of the lowest index that threw is
 // thrown here.
 void parallel_for(std::uint64_t count, const std::function<void(std::uint64_t)>& body);
+
+// The counters of one stage of a team's work, on a cache line of their own.
+struct alignas(64) StageCounters {
+  std::atomic<std::uint64_t> next{0};
+  std::atomic<std::uint64_t> done{0};
+};
+
+// Threads that go through the same stages together. Every member calls for_each() with the same
+// counts in the same order. Nothing waits for a member: a stage is over when its items are done, so
+// a thread that wakes late, or never comes, costs nothing but its help.
+class Team {
+ public:
+  static constexpr std::size_t kMaxStages = 8;
+
+  Team(StageCounters* stages, bool is_caller) : stages_(stages), is_caller_(is_caller) {}
+
+  // True on the thread that called parallel_team().
+  [[nodiscard]] bool is_caller() const { return is_caller_; }
+
+  // Takes items, handed out in order, until none is left; returns when all `count` are done. What
+  // their bodies wrote is then visible. `body` must not throw.
+  template <class Body>
+  void for_each(std::uint64_t count, const Body& body) {
+    StageCounters& stage = stages_[stage_++];
+    std::uint64_t finished = 0;
+    for (;;) {
+      const std::uint64_t item = stage.next.fetch_add(1, std::memory_order_relaxed);
+      if (item >= count) break;
+      body(item);
+      ++finished;
+    }
+    if (finished > 0) stage.done.fetch_add(finished, std::memory_order_acq_rel);
+    wait(stage, count);
+  }
+
+ private:
+  static void wait(const StageCounters& stage, std::uint64_t count);
+
+  StageCounters* stages_;
+  std::size_t stage_ = 0;
+  bool is_caller_;
+};
+
+// Type-erased parallel_team().
+void run_team(unsigned threads, void (*body)(void* context, Team& team), void* context);
+
+// Calls body(team) on up to `threads` threads, the caller among them, for at most Team::kMaxStages
+// stages. Neither allocates nor locks. `body` must not throw.
+template <class Body>
+void parallel_team(unsigned threads, Body&& body) {
+  using Plain = std::remove_reference_t<Body>;
+  run_team(
+      threads, [](void* context, Team& team) { (*static_cast<Plain*>(context))(team); }, &body);
+}
 
 }  // namespace moxie

@@ -117,6 +117,40 @@ std::string_view name_of(Target target) {
   return "?";
 }
 
+std::string_view name_of(Activation activation) {
+  switch (activation) {
+    case Activation::silu:
+      return "silu";
+    case Activation::clamped_swiglu:
+      return "clamped_swiglu";
+    case Activation::oai_swiglu:
+      return "oai_swiglu";
+    case Activation::situ:
+      return "situ";
+    case Activation::relu2:
+      return "relu2";
+    case Activation::gelu_tanh:
+      return "gelu_tanh";
+  }
+  return "?";
+}
+
+std::string_view name_of(RouterKind router) {
+  switch (router) {
+    case RouterKind::sqrt_softplus:
+      return "sqrt_softplus";
+    case RouterKind::sigmoid:
+      return "sigmoid";
+    case RouterKind::softmax_topk:
+      return "softmax_topk";
+    case RouterKind::topk_softmax:
+      return "topk_softmax";
+    case RouterKind::scaled_softmax:
+      return "scaled_softmax";
+  }
+  return "?";
+}
+
 std::string_view name_of(ActFormat act_format) {
   switch (act_format) {
     case ActFormat::bf16:

@@ -21,7 +21,8 @@ constexpr KernelEntry kKernels[] = {
      .inter_multiple = 32,
      .hidden_multiple = 32,
      .act_formats = kPortableActFormats,
-     .built = false},
+     .route = "cpu.portable.route",
+     .built = true},
 };
 
 }  // namespace

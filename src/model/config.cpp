@@ -71,6 +71,13 @@ class TextConfig {
     }
     return value->as_double();
   }
+  // A truth value that may be absent.
+  [[nodiscard]] bool flag(const Keys& keys, bool otherwise) const {
+    const Json* value = find(keys);
+    if (value == nullptr) return otherwise;
+    if (!value->is_bool()) wrong_kind(keys, "true or false", *value);
+    return value->as_bool();
+  }
   // A list that may be absent.
   [[nodiscard]] const Json* list(std::string_view key) const {
     const Json* value = find(key);
@@ -143,6 +150,35 @@ std::uint64_t layers_of(const TextConfig& config, const FamilyKeys& family) {
   return config.require(family.layers, kMaxLayers);
 }
 
+// Selection by groups: the groups are equal, each is scored by its two best experts, and what is
+// kept holds enough experts for a token.
+void read_expert_groups(const TextConfig& config, const FamilyKeys& family, ModelConfig& model) {
+  const bool kept_declared = config.find(family.kept_groups) != nullptr;
+  if (config.find(family.expert_groups) == nullptr && !kept_declared) return;
+  const std::uint64_t groups = config.require(family.expert_groups, model.experts);
+  if (groups > 1 || kept_declared) {
+    model.kept_groups = config.require(family.kept_groups, groups);
+  }
+  model.expert_groups = groups;
+  const std::string key(family.expert_groups[0]);
+  if (model.experts % groups != 0) {
+    refuse("the config's " + key + " does not divide the number of experts",
+           "a divisor of " + std::to_string(model.experts), std::to_string(groups));
+  }
+  const std::uint64_t group_experts = model.experts / groups;
+  if (groups > 1 && group_experts < 2) {
+    refuse("the config's " + key + " leaves groups of one expert",
+           "at most " + std::to_string(model.experts / 2), std::to_string(groups));
+  }
+  if (model.kept_groups * group_experts < model.top_k) {
+    refuse("the config's " + std::string(family.kept_groups[0]) +
+               " keeps fewer experts than a token chooses",
+           "groups of " + std::to_string(group_experts) + " for " + std::to_string(model.top_k) +
+               " chosen experts",
+           std::to_string(model.kept_groups));
+  }
+}
+
 }  // namespace
 
 ModelConfig read_config(const Json& json, const Json& quant_config) {
@@ -176,45 +212,13 @@ ModelConfig read_config(const Json& json, const Json& quant_config) {
   model.activation_limit = config.positive(family->activation_limit);
   model.router = family->router;
   model.routed_scaling = config.positive(family->routed_scaling).value_or(1.0);
+  model.norm_topk = config.flag(family->norm_topk, true);
+  read_expert_groups(config, *family, model);
   const DeclaredFormat declared = declared_format(json, quant_config);
   model.format = declared.format;
   model.quantization = declared.quantization;
   model.input_scales = declared.input_scales;
   return model;
-}
-
-std::string_view name_of(Activation activation) {
-  switch (activation) {
-    case Activation::silu:
-      return "silu";
-    case Activation::clamped_swiglu:
-      return "clamped_swiglu";
-    case Activation::oai_swiglu:
-      return "oai_swiglu";
-    case Activation::situ:
-      return "situ";
-    case Activation::relu2:
-      return "relu2";
-    case Activation::gelu_tanh:
-      return "gelu_tanh";
-  }
-  return "?";
-}
-
-std::string_view name_of(RouterKind router) {
-  switch (router) {
-    case RouterKind::sqrt_softplus:
-      return "sqrt_softplus";
-    case RouterKind::sigmoid:
-      return "sigmoid";
-    case RouterKind::softmax_topk:
-      return "softmax_topk";
-    case RouterKind::topk_softmax:
-      return "topk_softmax";
-    case RouterKind::scaled_softmax:
-      return "scaled_softmax";
-  }
-  return "?";
 }
 
 }  // namespace moxie

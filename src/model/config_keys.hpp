@@ -29,6 +29,9 @@ struct FamilyKeys {
   bool gated = true;
   Keys activation_limit{};
   Keys hash_layers{};
+  Keys norm_topk{};
+  Keys expert_groups{};  // empty: no selection by groups
+  Keys kept_groups{};
 };
 
 // The family of a model_type, or nullptr.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "formats/block_format.hpp"
+#include "model/router_tensors.hpp"
 
 namespace moxie {
 
@@ -27,6 +28,7 @@ class LayerReader {
                        .dialect = request_.dialect->name,
                        .format = request_.dialect->format,
                        .experts = {},
+                       .router = find_router(checkpoint_, request_.prefix),
                        .problems = {}};
     layer.experts.resize(request_.experts);
     for (std::uint64_t expert = 0; expert < request_.experts; ++expert) {

@@ -11,65 +11,13 @@
 #include "base/checked.hpp"
 #include "base/parallel.hpp"
 #include "formats/block_format.hpp"
-#include "model/dialects/dialect.hpp"
+#include "model/dialects/choice.hpp"
 #include "model/expert_names.hpp"
 #include "model/layer_reader.hpp"
 
 namespace moxie {
 
 namespace {
-
-constexpr std::array<const Dialect*, 3> kDialects = {&kDeepseekV4, &kDeepseekV4Nvfp4, &kModelopt};
-
-struct Choice {
-  const Dialect* dialect = nullptr;
-  const DialectNames* names = nullptr;
-};
-
-// True when a projection of the group has this part, in a type that `fits` accepts.
-template <class Fits>
-bool has_part(const ExpertGroup& group, const DialectNames& names, std::string_view part,
-              const Fits& fits) {
-  return std::ranges::any_of(names.projections, [&](std::string_view projection) {
-    const auto leaf = group.leaves.find(std::string(projection) + std::string(part));
-    return leaf != group.leaves.end() && fits(leaf->second);
-  });
-}
-
-bool holds_fp4(const ExpertGroup& group, const Dialect& dialect, const DialectNames& names) {
-  return has_part(group, names, names.codes, is_code_type) &&
-         has_part(group, names, names.block_scales,
-                  [&](DType dtype) { return is_scale_type(dialect.format, dtype); });
-}
-
-bool holds_weights(const ExpertGroup& group, const DialectNames& names) {
-  return has_part(group, names, names.codes, [](DType /*dtype*/) { return true; });
-}
-
-// The dialect whose codes and block scales the group holds, by name and type; failing that, the one
-// of the declared format whose weights it names, so that what is wrong with them can be said.
-Choice choose_dialect(std::string_view prefix, const ExpertGroup& group,
-                      std::optional<BlockFormat> declared) {
-  for (const bool by_type : {true, false}) {
-    for (const Dialect* dialect : kDialects) {
-      if (!dialect->lives_under(prefix) || (!by_type && dialect->format != declared)) continue;
-      for (const DialectNames& names : dialect->namings) {
-        if (by_type ? holds_fp4(group, *dialect, names) : holds_weights(group, names))
-          return {dialect, &names};
-      }
-    }
-  }
-  return {};
-}
-
-// The naming to expect for a layer of which nothing is on disk.
-Choice assume_dialect(std::string_view prefix, std::optional<BlockFormat> format) {
-  for (const Dialect* dialect : kDialects) {
-    if (dialect->format == format && dialect->lives_under(prefix))
-      return {dialect, dialect->namings.data()};
-  }
-  return {};
-}
 
 std::string with_layer(std::string prefix, int layer) {
   if (const auto at = prefix.find("{}"); at != std::string::npos)
@@ -156,7 +104,7 @@ class ModelReader {
     LayerRequest request{
         .layer = layer, .mtp = false, .prefix = prefix, .experts = model_.config.experts};
     const auto found = names_.groups.find(prefix);
-    Choice choice;
+    DialectChoice choice;
     if (found != names_.groups.end()) {
       choice = choose_dialect(prefix, found->second, model_.config.format);
       if (choice.dialect == nullptr) {
@@ -179,7 +127,7 @@ class ModelReader {
   }
 
   std::optional<LayerRequest> request_for_mtp(const std::string& prefix, const ExpertGroup& group) {
-    const Choice choice = choose_dialect(prefix, group, model_.config.format);
+    const DialectChoice choice = choose_dialect(prefix, group, model_.config.format);
     if (choice.dialect == nullptr) return std::nullopt;
     const int layer = static_cast<int>(model_.config.num_layers) + group.number;
     // No more experts than tensors: a single large id must not make room for all below it.
@@ -235,7 +183,7 @@ class ModelReader {
       unmatched += (unmatched.empty() ? "" : ", ") + std::string(name);
     if (config.format && !config.moe_layers.empty()) {
       const std::string prefix = with_layer(main_prefix(), config.moe_layers.front());
-      const Choice assumed = assume_dialect(prefix, config.format);
+      const DialectChoice assumed = assume_dialect(prefix, config.format);
       const std::uint64_t expected = config.experts * projections_of(config).size();
       std::string first = assumed.dialect == nullptr
                               ? prefix
@@ -321,7 +269,7 @@ class ModelReader {
 
   MoeModel model_;
   ExpertNames names_;
-  Choice main_choice_;
+  DialectChoice main_choice_;
   std::string foreign_leaves_;
 };
 

@@ -165,7 +165,7 @@ PackedExperts pack(const MoeModel& model, const ShardPlan& plan, unsigned rank, 
   MOXIE_CHECK(rank < plan.ranks.size(), "a rank lies inside the plan");
   const RankPlan& part = plan.ranks[rank];
   const LayerExperts& source = model.require_layer(layer);
-  PackedExperts packed{.layout = plan.layout, .experts = part.experts, .blobs = {}};
+  PackedExperts packed{.rank = rank, .layout = plan.layout, .experts = part.experts, .blobs = {}};
   packed.blobs.resize(part.experts.count() * plan.layout.stride);
   parallel_for(part.experts.count(), [&](std::uint64_t i) {
     pack_expert(model, plan, part, source, part.experts.first + i,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "formats/block_format.hpp"
 
@@ -26,24 +27,31 @@ std::size_t first_bad_scale(BlockFormat format, std::span<const std::byte> scale
   return at;
 }
 
-void refuse_scale(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
-                  const TensorInfo& tensor, std::uint64_t row, std::uint64_t group, std::byte got) {
+void refuse_scale(BlockFormat format, Place where, std::uint64_t row, std::uint64_t group,
+                  std::byte got) {
   constexpr std::string_view kDigits = "0123456789ABCDEF";
   const auto value = std::to_integer<unsigned>(got);
-  const bool mxfp4 = layer.format == BlockFormat::mxfp4;
+  const bool mxfp4 = format == BlockFormat::mxfp4;
   throw Error(
       ErrorCode::input,
       {.code = "MOXIE-K003",
        .message = std::string(mxfp4 || value == 0x7F || value == 0xFF ? "scale is NaN"
                                                                       : "scale has a sign") +
                   " at row " + std::to_string(row) + ", group " + std::to_string(group),
-       .where = {.file = checkpoint.files()[tensor.file].path.string(),
-                 .tensor = tensor.name,
-                 .layer = layer.layer,
-                 .expert = expert},
+       .where = std::move(where),
        .expected = mxfp4 ? "an E8M0 code below 0xFF" : "a UE4M3 code below 0x7F",
        .got = std::string("0x") + kDigits[value >> 4U] + kDigits[value & 15U],
        .hint = "the checkpoint is corrupt; download the file again"});
+}
+
+void refuse_scale(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
+                  const TensorInfo& tensor, std::uint64_t row, std::uint64_t group, std::byte got) {
+  refuse_scale(layer.format,
+               {.file = checkpoint.files()[tensor.file].path.string(),
+                .tensor = tensor.name,
+                .layer = layer.layer,
+                .expert = expert},
+               row, group, got);
 }
 
 std::span<const std::byte> row_bytes(const Checkpoint& checkpoint, const RowsView& view,

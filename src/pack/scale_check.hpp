@@ -15,7 +15,10 @@ namespace moxie {
 // none.
 std::size_t first_bad_scale(BlockFormat format, std::span<const std::byte> scales);
 
-// Throws Error(input) MOXIE-K003 naming tensor, row and group of a bad scale.
+// Throws Error(input) MOXIE-K003 naming place, row and group of a bad scale.
+[[noreturn]] void refuse_scale(BlockFormat format, Place where, std::uint64_t row,
+                               std::uint64_t group, std::byte got);
+// The same for a tensor of a checkpoint.
 [[noreturn]] void refuse_scale(const Checkpoint& checkpoint, const LayerExperts& layer,
                                std::uint64_t expert, const TensorInfo& tensor, std::uint64_t row,
                                std::uint64_t group, std::byte got);

@@ -115,6 +115,7 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
                                              .hidden = plan.hidden},
                                             plan.considered);
   plan.kernel = kernel.name;
+  plan.route_kernel = kernel.route;
   // A common multiple serves the kernel and whoever asked for more.
   const std::uint64_t align = std::lcm(kernel.inter_multiple, options.kernel_align.value_or(1));
   plan.axes.push_back(

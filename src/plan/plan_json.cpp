@@ -119,8 +119,8 @@ AxisPlan read_axis(const Reader& read, const Json& document, const ShardPlan& pl
 }
 
 // The named kernel must exist and take this problem.
-std::string read_kernel(const Reader& read, const Json& document, const ShardPlan& plan) {
-  std::string name = read.field(read.field(document, "kernels"), "experts").as_string();
+const KernelEntry& read_kernel(const Reader& read, const Json& document, const ShardPlan& plan) {
+  const std::string name = read.field(read.field(document, "kernels"), "experts").as_string();
   for (const KernelEntry& kernel : kernel_catalog()) {
     if (kernel.name != name) continue;
     const std::string reason = refusal(kernel, {.target = plan.target,
@@ -129,7 +129,7 @@ std::string read_kernel(const Reader& read, const Json& document, const ShardPla
                                                 .hidden = plan.hidden});
     if (!reason.empty() || plan.inter().kernel.value % kernel.inter_multiple != 0)
       read.refuse("kernels: " + name, reason);
-    return name;
+    return kernel;
   }
   read.refuse("kernels", name);
 }
@@ -164,7 +164,9 @@ ShardPlan read_decision(const Reader& read, const Json& document) {
   const Json& workspace = read.field(document, "workspace_bytes");
   if (!workspace.is_null()) plan.workspace_bytes = read.number(document, "workspace_bytes");
   plan.axes.push_back(read_axis(read, document, plan));
-  plan.kernel = read_kernel(read, document, plan);
+  const KernelEntry& kernel = read_kernel(read, document, plan);
+  plan.kernel = kernel.name;
+  plan.route_kernel = kernel.route;
   derive_ranks(plan);
   return plan;
 }
@@ -202,7 +204,7 @@ Json to_json(const ShardPlan& plan) {
   Json ranks = Json::array();
   for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(rank, plan.gated));
   json.set("ranks", std::move(ranks));
-  json.set("kernels", Json::object().set("route", nullptr).set("experts", plan.kernel));
+  json.set("kernels", Json::object().set("route", plan.route_kernel).set("experts", plan.kernel));
   json.set("workspace_bytes", plan.workspace_bytes ? Json(*plan.workspace_bytes) : Json());
   return json;
 }

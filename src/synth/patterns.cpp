@@ -6,9 +6,9 @@
 #include <bit>
 #include <cstring>
 
+#include "base/random.hpp"
 #include "formats/bf16.hpp"
 #include "synth/code_tables.hpp"
-#include "synth/random.hpp"
 
 namespace moxie::synth {
 

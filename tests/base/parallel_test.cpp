@@ -71,5 +71,45 @@ TEST(Parallel, WorksAgainAfterAnException) {
 
 TEST(Parallel, CountsAtLeastOneUsableThread) { EXPECT_GE(usable_threads(), 1U); }
 
+TEST(Team, DoesEveryItemOfEveryStageOnceAndStagesInOrder) {
+  for (const unsigned threads : {1U, 2U, 7U}) {
+    std::vector<std::atomic<int>> first(1000);
+    std::vector<std::atomic<int>> second(333);
+    std::atomic<int> early{0};
+    std::atomic<unsigned> callers{0};
+    parallel_team(threads, [&](Team& team) {
+      team.for_each(first.size(), [&](std::uint64_t i) { ++first[i]; });
+      team.for_each(0, [&](std::uint64_t) { ++early; });
+      team.for_each(second.size(), [&](std::uint64_t i) {
+        for (const auto& count : first) early += count == 1 ? 0 : 1;
+        ++second[i];
+      });
+      if (team.is_caller()) ++callers;
+    });
+    for (const auto& count : first) EXPECT_EQ(count, 1);
+    for (const auto& count : second) EXPECT_EQ(count, 1);
+    EXPECT_EQ(early, 0) << "a later stage began before an earlier one was done";
+    EXPECT_EQ(callers, 1U);
+  }
+}
+
+TEST(Team, WorksFromSeveralCallersAtOnceAndNested) {
+  std::atomic<std::uint64_t> total{0};
+  const auto sum = [&] {
+    for (int round = 0; round < 50; ++round) {
+      parallel_team(3, [&](Team& team) {
+        team.for_each(20, [&](std::uint64_t i) {
+          parallel_team(
+              2, [&](Team& inner) { inner.for_each(2, [&](std::uint64_t) { total += i; }); });
+        });
+      });
+    }
+  };
+  std::thread other(sum);
+  sum();
+  other.join();
+  EXPECT_EQ(total, 2U * 50U * 2U * 190U);
+}
+
 }  // namespace
 }  // namespace moxie

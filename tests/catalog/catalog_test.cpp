@@ -30,7 +30,8 @@ TEST(KernelCatalog, HoldsThePortableKernelOfTheCpu) {
   EXPECT_EQ(kernel.inter_multiple, 32U);
   EXPECT_EQ(kernel.hidden_multiple, 32U);
   EXPECT_TRUE(std::ranges::equal(kernel.act_formats, std::vector{ActFormat::bf16, ActFormat::fp8}));
-  EXPECT_FALSE(kernel.built);
+  EXPECT_EQ(kernel.route, "cpu.portable.route");
+  EXPECT_TRUE(kernel.built);
 }
 
 TEST(KernelCatalog, NamesAreUniqueAddresses) {

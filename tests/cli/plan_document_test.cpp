@@ -142,7 +142,7 @@ TEST_F(FlashPlan, HasTheMembersOfTheContractInItsOrder) {
   }
   EXPECT_EQ(keys.back(), "findings");
   expect_members(*document.find("kernels"),
-                 {{"route", Kind::text_or_null}, {"experts", Kind::text}});
+                 {{"route", Kind::text}, {"experts", Kind::text}});
 }
 
 TEST_F(FlashPlan, IsAnIdentityWhenNoAxisIsPaddedVirtually) {

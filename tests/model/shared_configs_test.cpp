@@ -157,5 +157,17 @@ TEST(PublishedConfigsRouting, ScalingAndLimitsAreThoseOfTheTable) {
   }
 }
 
+TEST(PublishedConfigsRouting, OnlyDeepseekV3SelectsByGroupsAndAllNormaliseTheirWeights) {
+  for (const Published& published : kPublished) {
+    const fs::path path = configs() / (std::string(published.file) + ".json");
+    if (!fs::exists(path)) GTEST_SKIP() << path << " is not here";
+    const ModelConfig config = read_model(open_checkpoint(path)).config;
+    const bool grouped = std::string(published.file).starts_with("DeepSeek-V3");
+    EXPECT_EQ(config.expert_groups, grouped ? 8U : 1U) << published.file;
+    EXPECT_EQ(config.kept_groups, grouped ? 4U : 1U) << published.file;
+    EXPECT_TRUE(config.norm_topk) << published.file;
+  }
+}
+
 }  // namespace
 }  // namespace moxie

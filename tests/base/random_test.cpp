@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // The counter-based generator.
-#include "synth/random.hpp"
+#include "base/random.hpp"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-namespace moxie::synth {
+namespace moxie {
 namespace {
 
-TEST(SynthRandom, IsSplitMix64) {
+TEST(Random, IsSplitMix64) {
   // First outputs of the published generator for the state 0.
   EXPECT_EQ(mix64(kGoldenGamma), 0xE220A8397B1DCDAF);
   EXPECT_EQ(mix64(2 * kGoldenGamma), 0x6E789E6AA1B965F4);
   EXPECT_EQ(mix64(3 * kGoldenGamma), 0x06C45D188009454F);
 }
 
-TEST(SynthRandom, StreamsDifferInSeedAndInEveryStepOfTheirPath) {
+TEST(Random, StreamsDifferInSeedAndInEveryStepOfTheirPath) {
   std::set<std::uint64_t> words;
   for (const std::uint64_t seed : {0U, 1U}) {
     for (const std::uint64_t layer : {0U, 1U}) {
@@ -31,4 +31,4 @@ TEST(SynthRandom, StreamsDifferInSeedAndInEveryStepOfTheirPath) {
 }
 
 }  // namespace
-}  // namespace moxie::synth
+}  // namespace moxie

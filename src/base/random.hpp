@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-namespace moxie::synth {
+namespace moxie {
 
 // Output function and increment of SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom
 // Number Generators", 2014).
@@ -35,4 +35,4 @@ class Stream {
   std::uint64_t key_;
 };
 
-}  // namespace moxie::synth
+}  // namespace moxie

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// The option tables, and how words become values.
+#include "cli/options.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cli/option_kinds.hpp"
+
+namespace moxie::cli {
+
+namespace {
+
+// The words between commas; repeated flags add up.
+std::vector<std::string> parts_of(const std::vector<std::string>& words) {
+  std::vector<std::string> parts;
+  for (const std::string& word : words) {
+    for (std::size_t begin = 0; begin <= word.size();) {
+      const std::size_t comma = std::min(word.find(',', begin), word.size());
+      parts.push_back(word.substr(begin, comma - begin));
+      begin = comma + 1;
+    }
+  }
+  return parts;
+}
+
+// "3", "0..5" (inclusive) or "1,4".
+std::vector<int> parse_layers(const std::vector<std::string>& words) {
+  std::vector<int> layers;
+  for (const std::string& word : parts_of(words)) {
+    const auto number = [&](std::string_view text) {
+      int value = -1;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+        throw CLI::ValidationError("--layers", "\"" + word + "\" is no layer, list or range a..b");
+      }
+      return value;
+    };
+    const auto dots = word.find("..");
+    const int first = number(word.substr(0, dots));
+    const int last = dots == std::string::npos ? first : number(word.substr(dots + 2));
+    if (last < first || last - first > 100'000)
+      throw CLI::ValidationError("--layers", "\"" + word + "\" is an empty range");
+    for (int layer = first; layer <= last; ++layer) {
+      if (std::find(layers.begin(), layers.end(), layer) == layers.end()) layers.push_back(layer);
+    }
+  }
+  return layers;
+}
+
+// "3", "1,3" or "1..64", which doubles.
+std::vector<unsigned> parse_doubling(const std::string& flag,
+                                     const std::vector<std::string>& words) {
+  std::vector<unsigned> numbers;
+  for (const std::string& word : parts_of(words)) {
+    const auto dots = word.find("..");
+    const auto first = read_count<unsigned>(flag, word.substr(0, dots));
+    const auto last =
+        dots == std::string::npos ? first : read_count<unsigned>(flag, word.substr(dots + 2), 1U);
+    if (last < first || (first == 0 && last != 0))
+      throw CLI::ValidationError(flag, "\"" + word + "\" is an empty range");
+    for (std::uint64_t number = first; number <= last; number *= 2) {
+      numbers.push_back(static_cast<unsigned>(number));
+      if (number == 0) break;
+    }
+  }
+  return numbers;
+}
+
+// "uniform", "zipf:S", "one:E", "model" or "file:PATH".
+GivenRouting parse_routing(const std::string& word) {
+  const std::size_t colon = std::min(word.find(':'), word.size());
+  const std::string name = word.substr(0, colon);
+  const std::string value = colon < word.size() ? word.substr(colon + 1) : "";
+  if (word == "uniform") return {};
+  if (word == "model") return {.source = RoutingSource::model, .drawn = {}, .file = {}};
+  if (name == "file" && !value.empty())
+    return {.source = RoutingSource::file, .drawn = {}, .file = value};
+  if (name == "one" && !value.empty()) {
+    const auto expert = read_count<std::uint64_t>("--routing", value);
+    return {.source = RoutingSource::drawn,
+            .drawn = {.kind = RoutingKind::one, .exponent = 1, .expert = expert},
+            .file = {}};
+  }
+  double exponent = -1;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), exponent);
+  if (name != "zipf" || error != std::errc() || end != value.data() + value.size()) {
+    throw CLI::ValidationError("--routing",
+                               "\"" + word + "\" is none of model|uniform|zipf:S|one:E|file:PATH");
+  }
+  return {.source = RoutingSource::drawn,
+          .drawn = {.kind = RoutingKind::zipf, .exponent = exponent, .expert = 0},
+          .file = {}};
+}
+
+const std::vector kFormats = {BlockFormat::mxfp4, BlockFormat::nvfp4};
+
+void add_model(CLI::App* verb, std::filesystem::path& model, const std::string& more = {}) {
+  verb->add_option("MODEL", model,
+                   "folder with config.json, a .json config alone, or a .safetensors file" + more)
+      ->required();
+}
+
+// The plan options but --tp, which is one number or a list.
+template <class Options>
+void add_shared_plan_options(CLI::App* verb, Options& options) {
+  add_count<unsigned>(verb, "--ep", options.ep,
+                      "expert-parallel groups: they share the experts (default 1)");
+  add_choice(verb, "--format", options.format, kFormats, "when config and tensors leave it open");
+  add_choice<Target>(verb, "--target", options.target,
+                     {Target::cpu, Target::sm90, Target::sm100, Target::sm120},
+                     "what runs the plan (default cpu)");
+  add_choice<ActFormat>(verb, "--act-format", options.act_format,
+                        {ActFormat::bf16, ActFormat::fp8, ActFormat::fp8x2, ActFormat::mxfp8,
+                         ActFormat::nvfp4, ActFormat::int8, ActFormat::int8x2},
+                        "activations in the matrix products (default bf16)");
+  add_count<std::uint64_t>(verb, "--kernel-align", options.kernel_align,
+                           "pad the local intermediate width to a common multiple of this and the "
+                           "kernel's own alignment");
+  verb->add_option_function<std::string>(
+          "--placement",
+          [](const std::string& word) {
+            if (word != "contiguous")
+              throw CLI::ValidationError("--placement", "\"" + word + "\" is not contiguous");
+          },
+          "contiguous: how experts go to ranks (default, and the only one)")
+      ->type_name("NAME");
+}
+
+void add_plan_choice(CLI::App* verb, PlanOptions& options) {
+  add_count<unsigned>(verb, "--tp", options.tp,
+                      "tensor-parallel ranks: they share the intermediate axis (default 1)");
+  add_shared_plan_options(verb, options);
+}
+
+}  // namespace
+
+void add_synth_options(CLI::App* verb, SynthArgs& args) {
+  verb->add_option("OUT", args.out, "folder to write; must not exist or be empty")->required();
+  auto* source = verb->add_option_group("source")->require_option(1);
+  source->add_option("--model", args.model, "deepseek-v4-flash, deepseek-v4-pro or tiny");
+  source->add_option("--config", args.config, "a config.json of your own");
+  add_count<std::uint64_t>(verb, "--num-layers", args.options.num_layers,
+                           "layers to write (default 1)");
+  add_count<std::uint64_t>(verb, "--experts", args.options.experts,
+                           "experts per layer (default at most 16)");
+  add_count<std::uint64_t>(verb, "--hidden", args.options.hidden,
+                           "hidden width (default the model's)");
+  add_count<std::uint64_t>(verb, "--inter", args.options.inter,
+                           "intermediate width of an expert (default the model's)");
+  add_choice(verb, "--format", args.options.format, kFormats,
+             "of the experts (default the model's)");
+  add_choice<DialectKind>(verb, "--dialect", args.options.dialect,
+                          {DialectKind::deepseek, DialectKind::modelopt},
+                          "names and types of the tensors (default the model's own)");
+  add_choice<Pattern>(verb, "--pattern", args.options.pattern,
+                      {Pattern::normal, Pattern::outliers, Pattern::monotonic, Pattern::constant},
+                      "of the weights (default normal)");
+  add_count<std::uint64_t>(verb, "--seed", args.options.seed,
+                           "same seed, same bytes, on every machine (default 0)");
+}
+
+void add_inspect_options(CLI::App* verb, InspectArgs& args) { add_model(verb, args.model); }
+
+void add_plan_options(CLI::App* verb, PlanArgs& args) {
+  add_model(verb, args.model);
+  add_plan_choice(verb, args.options);
+  add_count<std::uint64_t>(verb, "--tokens", args.tokens, "tokens per call, for the workspace size",
+                           1);
+  verb->add_flag("--why", args.why, "print every kernel considered, with its reason");
+}
+
+void add_pack_options(CLI::App* verb, PackArgs& args) {
+  // CLI11 reads "-1" as the largest size and "MB" as one megabyte.
+  const CLI::Validator starts_with_digit(
+      [](std::string& text) {
+        const bool digit = !text.empty() && text[0] >= '0' && text[0] <= '9';
+        return digit ? std::string() : "\"" + text + "\" is no size";
+      },
+      "");
+  add_model(verb, args.model);
+  verb->add_option("--out", args.out, "folder to write")->required();
+  add_plan_choice(verb, args.options);
+  verb->add_option_function<std::string>(
+      "--rank",
+      [&args](const std::string& word) {
+        args.rank.reset();
+        if (word != "all") args.rank = read_count<unsigned>("--rank", word);
+      },
+      "one rank, or all (default)");
+  verb->add_option_function<std::vector<std::string>>(
+          "--layers",
+          [&args](const std::vector<std::string>& words) { args.layers = parse_layers(words); },
+          "layers: 3, 1,4 or 0..5 (default all with tensors)")
+      ->allow_extra_args(false);
+  add_choice<FileLayout>(
+      verb, "--layout", args.layout, {FileLayout::logical, FileLayout::kernel},
+      "source names, or one blob per expert as the kernel reads it (default logical)");
+  verb->add_option("--memory", args.memory_bytes,
+                   "bound on memory, e.g. 512MB, 2GiB (default 1GiB)")
+      ->transform(CLI::AsSizeValue(true))
+      ->transform(starts_with_digit);
+}
+
+void add_verify_options(CLI::App* verb, VerifyArgs& args) {
+  verb->add_option("DIR", args.folder, "folder written by moxie pack")->required();
+  verb->add_option("--against", args.against, "the checkpoint it was packed from")->required();
+}
+
+void add_run_options(CLI::App* verb, RunArgs& args) {
+  add_model(verb, args.model, "; or a folder written by moxie pack");
+  verb->add_option_function<std::vector<std::string>>(
+          "--tp",
+          [&args](const std::vector<std::string>& words) {
+            args.plan.tp = parse_doubling("--tp", words);
+          },
+          "tensor-parallel ranks: 3, or a list 1,3 or 1..8 (doubling): one plan after another")
+      ->allow_extra_args(false)
+      ->type_name("LIST");
+  add_shared_plan_options(verb, args.plan);
+  add_count<int>(verb, "--layer", args.layer, "layer to run (default the first complete one)");
+  add_count<std::uint64_t>(verb, "--top-k", args.top_k, "experts per token (default the config's)",
+                           std::uint64_t{1});
+  verb->add_option_function<std::string>(
+          "--routing", [&args](const std::string& word) { args.routing = parse_routing(word); },
+          "model|uniform|zipf:S|one:E|file:PATH: where expert ids and weights come from "
+          "(default the input's, else uniform)")
+      ->type_name("NAME");
+  verb->add_option_function<std::string>(
+          "--input",
+          [&args](const std::string& word) {
+            args.input = word.starts_with("file:") ? word.substr(5) : word;
+          },
+          "safetensors file with hidden_states (default random ones)")
+      ->type_name("[file:]PATH");
+  add_count<std::uint64_t>(verb, "--tokens", args.tokens, "tokens (default the input's, else 64)");
+  add_count<std::uint64_t>(verb, "--seed", args.seed, "of random inputs (default 0)");
+  add_count<std::uint64_t>(verb, "--repeat", args.repeat, "measured calls (default 1)",
+                           std::uint64_t{1});
+  add_count<unsigned>(verb, "--threads", args.threads, "threads (default all)", 1U);
+  verb->add_flag("--check", args.check, "compare with the double-precision reference");
+  verb->add_flag("--trace", args.trace, "print the stage times of every repeat");
+  verb->add_option("--output", args.output, "safetensors file to write: output and inputs");
+}
+
+}  // namespace moxie::cli

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// moxie run: one layer on one probe, plan after plan; timed, and checked when asked.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "cli/run_report.hpp"
+#include "cli/run_subject.hpp"
+
+namespace moxie::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void stop_if_interrupted() {
+  if (interrupted())
+    throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
+}
+
+// References by the columns at which activation groups begin; plans that agree there share one.
+class References {
+ public:
+  struct Entry {
+    LayerReference reference;
+    double seconds = 0;
+  };
+
+  References(const RunSubject& subject, const Probe& probe, const Console& console)
+      : subject_(subject), probe_(probe), console_(console) {}
+
+  const Entry& of(const ShardPlan& plan, std::span<const PackedExperts> experts) {
+    const auto [at, made_now] = entries_.try_emplace(group_boundaries(plan));
+    if (!made_now) return at->second;
+    const Stopwatch watch;
+    at->second.reference = subject_.reference(plan, probe_, experts);
+    at->second.seconds = watch.seconds();
+    if (at->second.seconds >= 0.5)
+      console_.say(fmt::format("reference: {:.1f} s", at->second.seconds));
+    return at->second;
+  }
+
+ private:
+  const RunSubject& subject_;
+  const Probe& probe_;
+  const Console& console_;
+  std::map<std::vector<std::uint64_t>, Entry> entries_;
+};
+
+// Calls the layer once and returns the microseconds.
+double call(const MoeLayer& layer, const LayerIo& io, std::span<std::byte> workspace) {
+  const Stopwatch watch;
+  const CallStatus status = layer.forward(io, workspace);
+  const double us = watch.seconds() * 1e6;
+  if (status != CallStatus::ok) {
+    throw Error(
+        ErrorCode::internal,
+        {.code = "MOXIE-U070", .message = "the layer answers " + std::string(name_of(status))});
+  }
+  return us;
+}
+
+// One warm-up, then the measured calls. y holds the last one's result.
+void measure(const MoeLayer& layer, const Probe& probe, std::uint64_t repeat, PlanRun& run,
+             std::vector<float>& y, std::uint32_t& flags) {
+  std::vector<std::byte> workspace(layer.workspace_size(probe.tokens));
+  y.assign(probe.tokens * probe.hidden, std::numeric_limits<float>::quiet_NaN());
+  Trace trace;
+  const LayerIo io{.x = probe.x_ref(),
+                   .topk_ids = probe.topk_ids.data(),
+                   .topk_weights = probe.topk_weights.data(),
+                   .y = {.data = y.data(),
+                         .dtype = DType::f32,
+                         .rows = probe.tokens,
+                         .cols = probe.hidden,
+                         .row_stride = probe.hidden},
+                   .flags = &flags,
+                   .trace = &trace};
+  call(layer, io, workspace);
+  for (std::uint64_t i = 0; i < repeat; ++i) {
+    run.samples_us.push_back(call(layer, io, workspace));
+    run.traces.push_back(trace);
+  }
+}
+
+// Doubles as f32.
+std::vector<float> rounded(std::span<const double> values) {
+  std::vector<float> result;
+  result.reserve(values.size());
+  for (const double value : values) result.push_back(static_cast<float>(value));
+  return result;
+}
+
+// Bounds around references that were rounded: raised by that rounding, and rounded up.
+std::vector<float> rounded_up(std::span<const double> bounds, std::span<const double> exact,
+                              std::span<const float> references) {
+  std::vector<float> result;
+  result.reserve(bounds.size());
+  for (std::size_t i = 0; i < bounds.size(); ++i) {
+    const double bound = bounds[i] + std::abs(exact[i] - static_cast<double>(references[i]));
+    const auto nearest = static_cast<float>(bound);
+    result.push_back(static_cast<double>(nearest) < bound
+                         ? std::nextafter(nearest, std::numeric_limits<float>::infinity())
+                         : nearest);
+  }
+  return result;
+}
+
+void check_output_place(const fs::path& path) {
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::error_code absent;
+  if (fs::is_directory(folder, absent) && !fs::is_directory(path, absent)) return;
+  throw Error(ErrorCode::usage, {.code = "MOXIE-U003",
+                                 .message = "--output is no place for a file",
+                                 .where = {.file = path.string()}});
+}
+
+// The last plan's results.
+void write_output(const fs::path& path, const Probe& probe, const std::vector<float>& y,
+                  const LayerCheck* check, const LayerReference* reference) {
+  const auto matrix = [&](const std::vector<float>& values) {
+    return MatrixRef{.data = values.data(),
+                     .dtype = DType::f32,
+                     .rows = probe.tokens,
+                     .cols = probe.hidden,
+                     .row_stride = probe.hidden};
+  };
+  std::vector<NamedMatrix> more = {{"output", matrix(y)}};
+  std::vector<float> expected;
+  std::vector<float> bound;
+  if (check != nullptr && reference != nullptr) {
+    expected = rounded(reference->y);
+    bound = rounded_up(check->bound, reference->y, expected);
+    more.push_back({"reference", matrix(expected)});
+    more.push_back({"bound", matrix(bound)});
+  }
+  catch_interrupts();  // what is half written goes away
+  write_probe(path, probe, more);
+  stop_if_interrupted();
+}
+
+void append(std::vector<Finding>& to, const std::vector<Finding>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+int run_run(const RunArgs& args, const Console& console) {
+  if (args.output) check_output_place(*args.output);
+  const RunSubject subject(args);
+  console.talk(subject.findings());
+  const RunProbe routed = make_run_probe(args, subject);
+  const Probe& probe = routed.probe;
+  for (const ShardPlan& plan : subject.plans())
+    (void)workspace_size(plan, subject.spec(), probe.tokens);  // refuses what no call may have
+  RunReport report{
+      .path = args.model.string(),
+      .subject = &subject,
+      .probe = &routed,
+      .seed = args.seed,
+      .trace = args.trace,
+      .work = count_work(subject.config(), subject.plans().front().format, probe),
+      .ceilings = measure_ceilings(args.threads == 0 ? host_cpu().threads : args.threads),
+      .runs = {},
+      .findings = routed.findings};
+  References references(subject, probe, console);
+  std::vector<float> y;
+  std::uint32_t flags = 0;
+  const References::Entry* reference = nullptr;
+  for (const ShardPlan& plan : subject.plans()) {
+    PlanRun run{.plan = &plan, .samples_us = {}, .traces = {}, .check = {}};
+    if (args.check && !subject.reference_needs_experts()) reference = &references.of(plan, {});
+    std::vector<PackedExperts> experts =
+        subject.load(plan, console.progress(fmt::format("load tp {}", plan.tp)));
+    if (args.check && subject.reference_needs_experts()) reference = &references.of(plan, experts);
+    const MoeLayer layer(plan, subject.spec(), std::move(experts));
+    measure(layer, probe, args.repeat, run, y, flags);
+    if (reference != nullptr) {
+      run.check = check_output(y, reference->reference, plan);
+      run.reference_s = reference->seconds;
+      append(report.findings, run.check->findings);
+      if (&plan != &subject.plans().back()) run.check->bound = {};  // only the last is written
+    }
+    append(report.findings, rate_findings(report, run));
+    report.runs.push_back(std::move(run));
+  }
+  append(report.findings, flag_findings(flags));
+  if (args.output) {
+    const PlanRun& last = report.runs.back();
+    write_output(*args.output, probe, y, last.check ? &*last.check : nullptr,
+                 reference != nullptr ? &reference->reference : nullptr);
+  }
+  console.talk(report.findings);
+  report.findings.insert(report.findings.begin(), subject.findings().begin(),
+                         subject.findings().end());
+  console.print(document_of(report), text_of(report, console));
+  return report.passed() ? 0 : static_cast<int>(ErrorCode::verdict);
+}
+
+}  // namespace moxie::cli

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts, rates and shares of a run; tables and the document moxie.run/1.
+#include "cli/run_report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "moxie/report.hpp"
+
+namespace moxie::cli {
+
+namespace {
+
+constexpr std::string_view kRouteKernel = "cpu.portable.route";
+
+// Rates of one run; 0 where nothing was measured.
+struct Rates {
+  double tokens_per_s = 0;
+  double tflops = 0;
+  double gbps = 0;
+  double percent = 0;  // of what the nearer of the two ceilings allows
+};
+
+Rates rates_of(const RunReport& report, const PlanRun& run) {
+  const double seconds = summarise(run.samples_us).median_us * 1e-6;
+  if (!(seconds > 0)) return {};
+  const auto flops = static_cast<double>(report.work.flops);
+  const auto bytes = static_cast<double>(report.work.bytes_weights + report.work.bytes_acts);
+  const double least = std::max(bytes / (report.ceilings.read_gbps * 1e9),
+                                flops / (report.ceilings.fp32_tflops * 1e12));
+  return {.tokens_per_s = static_cast<double>(report.probe->probe.tokens) / seconds,
+          .tflops = flops / seconds * 1e-12,
+          .gbps = bytes / seconds * 1e-9,
+          .percent = least / seconds * 100};
+}
+
+double stage_median(const PlanRun& run, Stage stage) {
+  std::vector<double> samples;
+  for (const Trace& trace : run.traces) samples.push_back(static_cast<double>(trace[stage]) * 1e-3);
+  return summarise(std::move(samples)).median_us;
+}
+
+template <class Range>
+Json list_of(const Range& values) {
+  Json list = Json::array();
+  for (const auto& value : values) list.push_back(value);
+  return list;
+}
+
+// Infinity has no place in JSON.
+Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+Json check_json(const LayerCheck& check, double reference_s) {
+  Json worst;
+  worst.set("token", check.worst_token).set("column", check.worst_column);
+  worst.set("expected", number_or_null(check.worst_expected))
+      .set("got", number_or_null(check.worst_got))
+      .set("bound", number_or_null(check.worst_bound));
+  Json json;
+  json.set("passed", check.passed)
+      .set("max_err_over_bound", number_or_null(check.max_err_over_bound))
+      .set("worst", std::move(worst));
+  json.set("relative_l2", number_or_null(check.relative_l2))
+      .set("worst_row", number_or_null(check.worst_row))
+      .set("norm_ratio", number_or_null(check.norm_ratio))
+      .set("unquantised_l2", number_or_null(check.unquantised_l2));
+  return json.set("reference_s", reference_s);
+}
+
+Json stages_json(const PlanRun& run) {
+  Json stages = Json::array();
+  for (std::size_t i = 0; i < kStageCount; ++i) {
+    const auto stage = static_cast<Stage>(i);
+    stages.push_back(
+        Json::object().set("name", name_of(stage)).set("median_us", stage_median(run, stage)));
+  }
+  return stages;
+}
+
+Json trace_json(const PlanRun& run) {
+  Json repeats = Json::array();
+  for (std::size_t i = 0; i < run.traces.size(); ++i) {
+    Json repeat = Json::object().set("total_us", run.samples_us[i]);
+    for (std::size_t stage = 0; stage < kStageCount; ++stage) {
+      const auto named = static_cast<Stage>(stage);
+      repeat.set(name_of(named), static_cast<double>(run.traces[i][named]) * 1e-3);
+    }
+    repeats.push_back(std::move(repeat));
+  }
+  return repeats;
+}
+
+Json run_json(const RunReport& report, const PlanRun& run) {
+  const ShardPlan& plan = *run.plan;
+  const SampleSummary timing = summarise(run.samples_us);
+  const Rates rates = rates_of(report, run);
+  std::vector<std::uint64_t> bytes;
+  for (const RankPlan& rank : plan.ranks) bytes.push_back(rank.bytes_layer);
+  Json json;
+  json.set("tp", plan.tp).set("ep", plan.ep);
+  json.set("kernels",
+           Json::object()
+               .set("route", report.probe->routing == "model" ? Json(kRouteKernel) : Json())
+               .set("experts", plan.kernel));
+  json.set("layout", name_of(plan.layout.kind)).set("bytes_per_rank", list_of(bytes));
+  json.set("active_experts", report.work.active_experts)
+      .set("rank_slots", list_of(slots_of_ranks(plan, report.probe->probe)));
+  json.set("timing", Json::object()
+                         .set("mode", "warm")
+                         .set("samples", timing.samples)
+                         .set("median_us", timing.median_us)
+                         .set("iqr_us", timing.iqr_us)
+                         .set("p10", timing.p10_us)
+                         .set("p90", timing.p90_us));
+  json.set("tokens_per_s", rates.tokens_per_s).set("stages", stages_json(run));
+  if (report.trace) json.set("trace", trace_json(run));
+  json.set("work", Json::object()
+                       .set("flops", report.work.flops)
+                       .set("bytes_weights", report.work.bytes_weights)
+                       .set("bytes_acts", report.work.bytes_acts));
+  json.set("rate", Json::object().set("tflops", rates.tflops).set("gbps", rates.gbps));
+  json.set("ceiling", Json::object()
+                          .set("gbps_measured", report.ceilings.read_gbps)
+                          .set("tflops_measured", report.ceilings.fp32_tflops)
+                          .set("percent", rates.percent));
+  json.set("check", run.check ? check_json(*run.check, run.reference_s) : Json());
+  return json;
+}
+
+// The run whose check is worst; nullptr without checks.
+const PlanRun* worst_of(const RunReport& report) {
+  const PlanRun* worst = nullptr;
+  const auto key = [](const PlanRun& run) {
+    return std::pair(!run.check->passed, run.check->max_err_over_bound);
+  };
+  for (const PlanRun& run : report.runs) {
+    if (run.check && (worst == nullptr || key(run) > key(*worst))) worst = &run;
+  }
+  return worst;
+}
+
+std::string head_text(const RunReport& report) {
+  const ShardPlan& plan = *report.runs.front().plan;
+  const Probe& probe = report.probe->probe;
+  return fmt::format(
+      "{}, layer {}: {} of {} experts active, {} tokens x {} slots, routing {}, seed {}\n"
+      "{}, activations {}, hidden {}, inter {}, {}\n\n",
+      plan.model, report.subject->layer(), report.work.active_experts, plan.experts, probe.tokens,
+      probe.top_k, report.probe->routing, report.seed, name_of(plan.format),
+      name_of(plan.act_format), plan.hidden, plan.inter().original.value, plan.kernel);
+}
+
+std::string runs_text(const RunReport& report) {
+  Table table({"tp", "ep", "kernel width", "bytes/rank", "tokens/s", "ms", "% of ceiling",
+               "err/bound", "relative L2", "against unquantised"});
+  for (const PlanRun& run : report.runs) {
+    const Rates rates = rates_of(report, run);
+    std::uint64_t bytes = 0;
+    for (const RankPlan& rank : run.plan->ranks) bytes = std::max(bytes, rank.bytes_layer);
+    const auto checked = [&](double LayerCheck::* value, const char* format) {
+      return run.check ? fmt::format(fmt::runtime(format), (*run.check).*value) : std::string("-");
+    };
+    table.add_row({fmt::to_string(run.plan->tp), fmt::to_string(run.plan->ep),
+                   fmt::to_string(run.plan->inter().kernel.value), format_count(bytes),
+                   fmt::format("{:.1f}", rates.tokens_per_s),
+                   fmt::format("{:.3f}", summarise(run.samples_us).median_us * 1e-3),
+                   fmt::format("{:.1f}", rates.percent),
+                   checked(&LayerCheck::max_err_over_bound, "{:.3f}"),
+                   checked(&LayerCheck::relative_l2, "{:.2e}"),
+                   checked(&LayerCheck::unquantised_l2, "{:.2e}")});
+  }
+  return table.to_text();
+}
+
+std::string stages_text(const RunReport& report) {
+  std::vector<std::string> head = {"stage, us"};
+  for (const PlanRun& run : report.runs) head.push_back(fmt::format("tp {}", run.plan->tp));
+  Table table(head);
+  for (std::size_t i = 0; i < kStageCount; ++i) {
+    const auto stage = static_cast<Stage>(i);
+    std::vector<std::string> row = {std::string(name_of(stage))};
+    for (const PlanRun& run : report.runs)
+      row.push_back(fmt::format("{:.1f}", stage_median(run, stage)));
+    table.add_row(std::move(row));
+  }
+  return "\n" + table.to_text();
+}
+
+std::string trace_text(const RunReport& report) {
+  std::vector<std::string> head = {"tp", "repeat", "total us"};
+  for (std::size_t i = 0; i < kStageCount; ++i) head.emplace_back(name_of(static_cast<Stage>(i)));
+  Table table(head);
+  for (const PlanRun& run : report.runs) {
+    for (std::size_t i = 0; i < run.traces.size(); ++i) {
+      std::vector<std::string> row = {fmt::to_string(run.plan->tp), fmt::to_string(i),
+                                      fmt::format("{:.1f}", run.samples_us[i])};
+      for (const std::uint64_t stage_ns : run.traces[i].stage_ns)
+        row.push_back(fmt::format("{:.1f}", static_cast<double>(stage_ns) * 1e-3));
+      table.add_row(std::move(row));
+    }
+  }
+  return "\n" + table.to_text();
+}
+
+}  // namespace
+
+RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& probe) {
+  RunWork work;
+  std::vector<bool> active(config.experts);
+  for (const std::int32_t id : probe.topk_ids) {
+    if (id < 0 || static_cast<std::uint64_t>(id) >= config.experts) continue;
+    ++work.slots;
+    active[static_cast<std::size_t>(id)] = true;
+  }
+  work.active_experts = static_cast<std::uint64_t>(std::ranges::count(active, true));
+  const std::uint64_t weights = projections_of(config).size() * config.hidden * config.inter;
+  const std::uint64_t group = format == BlockFormat::mxfp4 ? 32 : 16;
+  work.flops = 2 * work.slots * weights;
+  work.bytes_weights = work.active_experts * (weights / 2 + weights / group);
+  work.bytes_acts = probe.x.size() + probe.tokens * probe.hidden * sizeof(float);
+  return work;
+}
+
+std::vector<std::uint64_t> slots_of_ranks(const ShardPlan& plan, const Probe& probe) {
+  std::vector<std::uint64_t> slots;
+  for (const RankPlan& rank : plan.ranks) {
+    slots.push_back(
+        static_cast<std::uint64_t>(std::ranges::count_if(probe.topk_ids, [&](std::int32_t id) {
+          return id >= 0 && static_cast<std::uint64_t>(id) >= rank.experts.first &&
+                 static_cast<std::uint64_t>(id) < rank.experts.end;
+        })));
+  }
+  return slots;
+}
+
+bool RunReport::passed() const {
+  return std::ranges::all_of(runs,
+                             [](const PlanRun& run) { return !run.check || run.check->passed; });
+}
+
+std::vector<Finding> rate_findings(const RunReport& report, const PlanRun& run) {
+  std::vector<Finding> findings;
+  const Rates rates = rates_of(report, run);
+  const auto warn = [&](std::string_view what, std::string_view unit, double rate, double ceiling,
+                        std::string hint) {
+    if (rate <= ceiling) return;
+    findings.push_back({.code = "MOXIE-R012",
+                        .severity = Severity::warning,
+                        .message = fmt::format("{} rate of tp {} is above this machine's measured "
+                                               "ceiling",
+                                               what, run.plan->tp),
+                        .expected = fmt::format("at most {:.4g} {}", ceiling, unit),
+                        .got = fmt::format("{:.4g}", rate),
+                        .hint = std::move(hint)});
+  };
+  warn("the byte", "GB/s", rates.gbps, report.ceilings.read_gbps,
+       "weights that stay in a cache are not read from memory");
+  warn("the arithmetic", "Tflop/s", rates.tflops, report.ceilings.fp32_tflops,
+       "the ceiling is of baseline instructions");
+  return findings;
+}
+
+Json document_of(const RunReport& report) {
+  const ShardPlan& plan = *report.runs.front().plan;
+  const Probe& probe = report.probe->probe;
+  Json problem;
+  problem.set("tokens", probe.tokens)
+      .set("hidden", plan.hidden)
+      .set("inter", plan.inter().original.value);
+  problem.set("experts", plan.experts)
+      .set("top_k", probe.top_k)
+      .set("format", name_of(plan.format))
+      .set("act_format", name_of(plan.act_format));
+  problem.set("target", name_of(plan.target)).set("routing", report.probe->routing);
+  problem.set("seed", report.seed).set("layer", report.subject->layer());
+  Json runs = Json::array();
+  for (const PlanRun& run : report.runs) runs.push_back(run_json(report, run));
+  const PlanRun* worst = worst_of(report);
+  Json document;
+  document.set("schema", "moxie.run/1").set("ok", report.passed());
+  document.set("path", report.path).set("model", plan.model).set("problem", std::move(problem));
+  document.set("runs", std::move(runs));
+  document.set("check", worst != nullptr ? check_json(*worst->check, worst->reference_s) : Json());
+  return document.set("findings", to_json(report.findings));
+}
+
+std::string text_of(const RunReport& report, const Console& console) {
+  std::string text = head_text(report) + runs_text(report) + stages_text(report);
+  if (report.trace) text += trace_text(report);
+  text += fmt::format(
+      "\nwork per call: {:.4g} Gflop, {} of weights, {} of activations\n"
+      "ceilings measured now: {:.1f} GB/s, {:.4f} Tflop/s (fp32, baseline instructions)\n",
+      static_cast<double>(report.work.flops) * 1e-9, format_bytes(report.work.bytes_weights),
+      format_bytes(report.work.bytes_acts), report.ceilings.read_gbps, report.ceilings.fp32_tflops);
+  if (const PlanRun* worst = worst_of(report)) {
+    const LayerCheck& check = *worst->check;
+    text += fmt::format(
+        "verdict: {}; worst at tp {}, token {}, column {}: {:.6g}, expected {:.6g} within {:.3g}\n",
+        console.verdict(report.passed()), worst->plan->tp, check.worst_token, check.worst_column,
+        check.worst_got, check.worst_expected, check.worst_bound);
+  }
+  return text;
+}
+
+}  // namespace moxie::cli

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opens what runs and makes its inputs; everything that can be refused is refused here, before any
+// computation.
+#include "cli/run_subject.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "moxie/checkpoint.hpp"
+
+namespace moxie::cli {
+
+namespace {
+
+constexpr std::uint64_t kDefaultTokens = 64;
+
+[[noreturn]] void refuse_usage(std::string code, std::string message, std::string expected,
+                               std::string got) {
+  throw Error(ErrorCode::usage, {.code = std::move(code),
+                                 .message = std::move(message),
+                                 .expected = std::move(expected),
+                                 .got = std::move(got)});
+}
+
+// A given option must be what the set was packed with.
+template <class Value>
+void require_same(std::string_view option, const std::optional<Value>& given, Value packed) {
+  if (!given || *given == packed) return;
+  const auto text = [](Value value) {
+    if constexpr (std::is_enum_v<Value>)
+      return std::string(name_of(value));
+    else
+      return fmt::to_string(value);
+  };
+  refuse_usage("MOXIE-R013", "the set was packed with another " + std::string(option), text(packed),
+               text(*given));
+}
+
+// The width that the given alignment leads to must be the set's.
+void require_same_width(const PackedFolder& folder, std::optional<std::uint64_t> kernel_align) {
+  if (!kernel_align) return;
+  const ShardPlan& plan = folder.plan;
+  const MoeModel config_alone = read_model(open_checkpoint(folder.path / "config.json"));
+  const ShardPlan asked = make_plan(config_alone, {.tp = plan.tp,
+                                                   .ep = plan.ep,
+                                                   .target = plan.target,
+                                                   .act_format = plan.act_format,
+                                                   .format = plan.format,
+                                                   .kernel_align = kernel_align});
+  if (asked.inter().kernel == plan.inter().kernel) return;
+  refuse_usage("MOXIE-R013", "the set was packed with another --kernel-align",
+               fmt::format("a kernel width of {}", plan.inter().kernel.value),
+               fmt::to_string(asked.inter().kernel.value));
+}
+
+}  // namespace
+
+RunSubject::RunSubject(const RunArgs& args) : path_(args.model) {
+  if (is_packed_folder(args.model))
+    open_folder(args);
+  else
+    open_checkpoint_folder(args);
+  spec_ = spec_of(config());
+  if (args.top_k) spec_.top_k = *args.top_k;
+  spec_.threads = args.threads;
+  choose_layer(args);
+}
+
+void RunSubject::open_folder(const RunArgs& args) {
+  folder_ = open_packed_folder(args.model);
+  const ShardPlan& plan = folder_->plan;
+  for (const unsigned tp : args.plan.tp) require_same("--tp", std::optional(tp), plan.tp);
+  require_same("--ep", args.plan.ep, plan.ep);
+  require_same("--target", args.plan.target, plan.target);
+  require_same("--act-format", args.plan.act_format, plan.act_format);
+  require_same("--format", args.plan.format, plan.format);
+  require_same_width(*folder_, args.plan.kernel_align);
+  plans_.push_back(plan);
+  findings_ = folder_->findings;
+}
+
+void RunSubject::open_checkpoint_folder(const RunArgs& args) {
+  opened_ = open_model(args.model);
+  findings_ = opened_->findings;
+  const GivenPlan& given = args.plan;
+  const std::vector<unsigned> one = {1};
+  for (const unsigned tp : given.tp.empty() ? one : given.tp) {
+    plans_.push_back(
+        make_plan(opened_->model, {.tp = tp,
+                                   .ep = given.ep.value_or(1),
+                                   .target = given.target.value_or(Target::cpu),
+                                   .act_format = given.act_format.value_or(ActFormat::bf16),
+                                   .format = given.format,
+                                   .kernel_align = given.kernel_align}));
+    findings_.insert(findings_.end(), plans_.back().findings.begin(), plans_.back().findings.end());
+  }
+}
+
+void RunSubject::choose_layer(const RunArgs& args) {
+  if (folder_) {
+    if (folder_->layers.empty()) {
+      throw Error(ErrorCode::input,
+                  {.code = "MOXIE-K005",
+                   .message = "there is no layer that every rank of the set holds",
+                   .where = {.file = path_.string()}});
+    }
+    layer_ = args.layer.value_or(folder_->layers.front());
+    return;
+  }
+  const std::vector<LayerExperts>& layers = opened_->model.layers;
+  const auto complete = std::ranges::find_if(
+      layers, [](const LayerExperts& layer) { return !layer.mtp && layer.problems.empty(); });
+  if (args.layer) {
+    layer_ = *args.layer;
+  } else if (complete != layers.end()) {
+    layer_ = complete->layer;
+  } else if (!layers.empty()) {
+    layer_ = layers.front().layer;
+  }
+  (void)opened_->model.require_layer(layer_);
+}
+
+const ModelConfig& RunSubject::config() const {
+  return folder_ ? folder_->config : opened_->model.config;
+}
+
+std::vector<PackedExperts> RunSubject::load(const ShardPlan& plan, const Progress& progress) const {
+  std::uint64_t total = 0;
+  for (const RankPlan& rank : plan.ranks) total += rank.bytes_layer;
+  std::uint64_t done = 0;
+  std::vector<PackedExperts> experts;
+  for (const RankPlan& rank : plan.ranks) {
+    experts.push_back(folder_ ? load_packed(*folder_, rank.rank, layer_)
+                              : pack(opened_->model, plan, rank.rank, layer_));
+    done += rank.bytes_layer;
+    if (progress) progress(done, total);
+  }
+  return experts;
+}
+
+LayerReference RunSubject::reference(const ShardPlan& plan, const Probe& probe,
+                                     std::span<const PackedExperts> experts) const {
+  return folder_ ? make_reference(plan, experts, spec_, probe)
+                 : make_reference(opened_->model, layer_, plan, spec_, probe);
+}
+
+Router RunSubject::router() const {
+  if (!folder_) return {opened_->model, layer_, spec_.top_k};
+  throw Error(ErrorCode::input, {.code = "MOXIE-M016",
+                                 .message = "a packed set holds no router",
+                                 .where = {.file = path_.string()},
+                                 .hint = "run the checkpoint, or use another --routing"});
+}
+
+namespace {
+
+void route_by_model(const RunArgs& args, const RunSubject& subject, RunProbe& run) {
+  Probe& probe = run.probe;
+  const Router router = subject.router();
+  if (router.needs_token_ids() && probe.token_ids.empty() && probe.tokens > 0) {
+    throw Error(ErrorCode::input, {.code = "MOXIE-R005",
+                                   .message = "the layer routes by token id, and there are none",
+                                   .where = {.file = args.input ? args.input->string() : "",
+                                             .tensor = "token_ids",
+                                             .layer = subject.layer()},
+                                   .expected = "I64 [tokens]",
+                                   .got = "none"});
+  }
+  probe.top_k = subject.spec().top_k;
+  probe.topk_ids.resize(probe.tokens * probe.top_k);
+  probe.topk_weights.resize(probe.tokens * probe.top_k);
+  std::vector<std::byte> workspace(router.workspace_size(probe.tokens));
+  std::uint32_t flags = 0;
+  const CallStatus status =
+      router.route({.x = probe.x_ref(),
+                    .token_ids = probe.token_ids.empty() ? nullptr : probe.token_ids.data(),
+                    .topk_ids = probe.topk_ids.data(),
+                    .topk_weights = probe.topk_weights.data(),
+                    .flags = &flags},
+                   workspace);
+  if (status != CallStatus::ok) {
+    throw Error(
+        ErrorCode::internal,
+        {.code = "MOXIE-U070", .message = "the router answers " + std::string(name_of(status))});
+  }
+  run.findings = flag_findings(flags);
+}
+
+}  // namespace
+
+RunProbe make_run_probe(const RunArgs& args, const RunSubject& subject) {
+  const ModelConfig& config = subject.config();
+  const GivenRouting routing = args.routing.value_or(GivenRouting{});
+  ProbeLimits limits{.hidden = config.hidden,
+                     .experts = config.experts,
+                     .top_k = subject.spec().top_k,
+                     .tokens = args.tokens};
+  ProbeOptions options{.tokens = args.tokens.value_or(kDefaultTokens),
+                       .hidden = config.hidden,
+                       .experts = config.experts,
+                       .top_k = subject.spec().top_k,
+                       .vocab = config.vocab,
+                       .routed_scaling = config.routed_scaling,
+                       .routing = routing.drawn,
+                       .seed = args.seed};
+  // A routing that is replaced below should cost nothing and refuse nothing.
+  if (routing.source != RoutingSource::drawn) options.routing.kind = RoutingKind::one;
+  RunProbe run;
+  if (!args.input) {
+    run.probe = make_probe(options);
+  } else {
+    run.probe = read_probe(*args.input, limits);
+    if (run.probe.top_k > 0 && args.routing) {
+      refuse_usage("MOXIE-R013", "the input file has a routing of its own", "no --routing",
+                   "--routing");
+    }
+    if (run.probe.top_k > 0) {
+      run.routing = "input";
+      return run;
+    }
+  }
+  limits.tokens = run.probe.tokens;
+  switch (routing.source) {
+    case RoutingSource::model:
+      route_by_model(args, subject, run);
+      run.routing = "model";
+      break;
+    case RoutingSource::file:
+      read_routing(routing.file, limits, run.probe);
+      run.routing = "file:" + routing.file.string();
+      break;
+    case RoutingSource::drawn:
+      if (args.input) route_probe(run.probe, options);
+      run.routing = to_string(routing.drawn);
+      break;
+  }
+  return run;
+}
+
+std::vector<Finding> flag_findings(std::uint32_t flags) {
+  std::vector<Finding> findings;
+  const auto warn = [&](std::uint32_t flag, std::string message) {
+    if ((flags & flag) == 0) return;
+    findings.push_back(
+        {.code = "MOXIE-R011", .severity = Severity::warning, .message = std::move(message)});
+  };
+  warn(kFlagBadExpertId, "an expert id outside the model was skipped");
+  warn(kFlagBadLogits, "a token has fewer logits that are numbers than it needs; it got no expert");
+  warn(kFlagBadTokenId, "a token id is outside the router's table; the token got no expert");
+  return findings;
+}
+
+}  // namespace moxie::cli

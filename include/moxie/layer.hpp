@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Use: packed experts bound to the planned kernel, and the router in front of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "moxie/execution.hpp"
+#include "moxie/model.hpp"
+#include "moxie/pack.hpp"
+#include "moxie/plan.hpp"
+#include "moxie/status.hpp"
+#include "moxie/types.hpp"
+
+namespace moxie {
+
+// Who sums the partial results of the ranks. Never both.
+enum class Reduction : std::uint8_t {
+  layer,  // this object holds every rank of the plan and returns the sum
+  caller  // this object holds one rank and returns its partial sum
+};
+
+// What a layer needs beside plan and weights; nothing has a default that a model could contradict.
+struct LayerSpec {
+  std::uint64_t top_k = 0;
+  Activation activation = Activation::silu;
+  std::optional<double> activation_limit;
+  Reduction reduction = Reduction::layer;
+  unsigned threads = 0;  // 0: all that the process may use
+};
+// With the config's own top_k.
+MOXIE_API LayerSpec spec_of(const ModelConfig& config);
+
+// One call's data, all owned by the caller. Inputs are only read.
+struct LayerIo {
+  MatrixRef x;                             // [tokens, hidden] bf16 or f32
+  const std::int32_t* topk_ids = nullptr;  // [tokens, top_k] global expert ids; -1 masks a slot
+  const float* topk_weights = nullptr;     // [tokens, top_k] final router weights
+  MutableMatrixRef y;                      // [tokens, hidden] f32 or bf16; every element is written
+  std::uint32_t* flags = nullptr;          // one word; see kFlagBadExpertId
+  Trace* trace = nullptr;                  // times are written here unless null
+};
+
+// Bytes of workspace that a call with up to `tokens` tokens needs. A pure function; grows with
+// tokens.
+MOXIE_API std::uint64_t workspace_size(const ShardPlan& plan, const LayerSpec& spec,
+                                       std::uint64_t tokens);
+
+// The routed experts of one layer on the ranks of this process. Owns the packed experts; their
+// addresses do not change while it lives.
+class MOXIE_API MoeLayer {
+ public:
+  // Binds. Errors: Error(unsupported) MOXIE-R001 when the planned kernel is not built here or does
+  // not run this activation function, MOXIE-R002 when the ranks given do not fit the reduction;
+  // Error(input) MOXIE-R003 naming the expert when blobs are absent, of another size or layout, or
+  // hold a scalar that is not finite and positive.
+  MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<PackedExperts> ranks);
+  ~MoeLayer();
+  MoeLayer(MoeLayer&&) noexcept;
+  MoeLayer& operator=(MoeLayer&&) noexcept;
+  MoeLayer(const MoeLayer&) = delete;
+  MoeLayer& operator=(const MoeLayer&) = delete;
+
+  [[nodiscard]] const ShardPlan& plan() const;
+  [[nodiscard]] const LayerSpec& spec() const;
+  [[nodiscard]] std::uint64_t workspace_size(std::uint64_t tokens) const;
+
+  // y = sum over a token's slots of weight * expert(x), over the ranks held. No allocation, no
+  // lock, no state: calls on different workspaces may run at the same time. `workspace` may hold
+  // anything and has any alignment. `stream` is null on the CPU. The same token gives the same bits
+  // whatever else is in the batch and whatever the number of threads.
+  [[nodiscard]] CallStatus forward(const LayerIo& io, std::span<std::byte> workspace,
+                                   void* stream = nullptr) const noexcept;
+
+  // Replaces one expert of one held rank by another blob of the same layout, in place. Errors:
+  // Error(input) MOXIE-R003 for a blob of another size or with values that are no numbers; the
+  // expert is then unchanged.
+  void reload(unsigned rank, std::uint64_t expert, std::span<const std::byte> blob);
+  // The blob in use.
+  [[nodiscard]] std::span<const std::byte> blob(unsigned rank, std::uint64_t expert) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// One call of a router.
+struct RouteIo {
+  MatrixRef x;  // [tokens, hidden] bf16 or f32
+  const std::int64_t* token_ids =
+      nullptr;  // [tokens]; needed where Router::needs_token_ids(); a negative id masks a token
+  std::int32_t* topk_ids = nullptr;  // [tokens, top_k]
+  float* topk_weights = nullptr;     // [tokens, top_k]; final: normalised and scaled
+  std::uint32_t* flags = nullptr;    // one word
+};
+
+// A layer's own router, read from the checkpoint: logits in fp32, selection, final weights. Ties go
+// to the lower expert id.
+class MOXIE_API Router {
+ public:
+  // Errors: Error(input) MOXIE-M016 when a router tensor is absent, of another type or shape, or
+  // holds an expert id outside the model or a bias that is no number; Error(unsupported) MOXIE-R004
+  // for a kind of router that is not built.
+  Router(const MoeModel& model, int layer, std::uint64_t top_k);
+  ~Router();
+  Router(Router&&) noexcept;
+  Router& operator=(Router&&) noexcept;
+  Router(const Router&) = delete;
+  Router& operator=(const Router&) = delete;
+
+  [[nodiscard]] bool needs_token_ids() const;
+  [[nodiscard]] std::uint64_t workspace_size(std::uint64_t tokens) const;
+  // As MoeLayer::forward: no allocation, no lock, no state.
+  [[nodiscard]] CallStatus route(const RouteIo& io, std::span<std::byte> workspace) const noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moxie

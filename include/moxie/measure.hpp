@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a benchmark record states beside its own numbers: ceilings measured in the same process, the
+// build, the host; and order statistics of samples.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moxie/api.hpp"
+#include "moxie/json.hpp"
+
+namespace moxie {
+
+// What this machine reaches with `threads` threads, measured now.
+struct Ceilings {
+  double read_gbps = 0;    // 1e9 bytes per second, all threads reading memory once
+  double fp32_tflops = 0;  // 1e12 multiplications and additions per second, baseline instructions
+};
+MOXIE_API Ceilings measure_ceilings(unsigned threads);
+
+// Order statistics of samples in microseconds; quantiles interpolate linearly.
+struct SampleSummary {
+  std::uint64_t samples = 0;
+  double median_us = 0;
+  double iqr_us = 0;
+  double p10_us = 0;
+  double p90_us = 0;
+};
+MOXIE_API SampleSummary summarise(std::vector<double> samples_us);
+
+// Overwrites more memory than the last-level cache holds, with all threads, so that the next call
+// reads from memory.
+class MOXIE_API CacheFlusher {
+ public:
+  CacheFlusher();
+  void flush();
+
+ private:
+  std::vector<std::uint8_t> buffer_;
+};
+
+// {version, commit, dirty, compiler, flags, cuda, archs}.
+MOXIE_API Json build_json();
+// {cpu, isa, cores, kernel}.
+MOXIE_API Json host_json();
+
+}  // namespace moxie

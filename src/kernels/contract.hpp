@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a backend implements: the experts of one rank from x, ids and weights to y; and routing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "moxie/execution.hpp"
+#include "moxie/types.hpp"
+
+namespace moxie {
+
+// Where the tensors of one expert lie inside its blob, in bytes. `gate_mul`, `up_mul` and
+// `down_mul` are f32 globals; kNoGlobal where the format has none.
+struct BlobOffsets {
+  static constexpr std::uint64_t kNoGlobal = ~std::uint64_t{0};
+  std::uint64_t gate = 0;        // codes [inter, hidden/2]
+  std::uint64_t up = 0;          // codes [inter, hidden/2]
+  std::uint64_t down = 0;        // codes [hidden, inter/2]
+  std::uint64_t gate_scale = 0;  // [inter, hidden/group]
+  std::uint64_t up_scale = 0;    // [inter, hidden/group]
+  std::uint64_t down_scale = 0;  // [hidden, inter/group]
+  std::uint64_t gate_mul = kNoGlobal;
+  std::uint64_t up_mul = kNoGlobal;
+  std::uint64_t down_mul = kNoGlobal;
+};
+
+// What is fixed when a layer is bound; the workspace size follows from it and the tokens alone.
+struct ExpertsShape {
+  BlockFormat format = BlockFormat::mxfp4;
+  ActFormat act_format = ActFormat::bf16;
+  Activation activation = Activation::silu;
+  float activation_limit = 0;  // consumed by the activation functions that clamp
+  std::uint64_t hidden = 0;
+  std::uint64_t inter = 0;          // the rank's kernel width
+  std::uint64_t experts = 0;        // of the model
+  std::uint64_t local_experts = 0;  // of this rank
+  std::uint64_t top_k = 0;
+};
+
+struct ExpertsWeights {
+  const std::byte* blobs = nullptr;  // local expert l starts at blobs + l * stride; any alignment
+  std::uint64_t stride = 0;
+  BlobOffsets offsets;
+  const std::int32_t* local_of_expert = nullptr;  // [experts]; -1: another rank's
+};
+
+struct ExpertsArgs {
+  ExpertsShape shape;
+  ExpertsWeights weights;
+  std::uint64_t tokens = 0;
+  MatrixRef x;                             // [tokens, hidden] bf16 or f32
+  const std::int32_t* topk_ids = nullptr;  // [tokens, top_k] global
+  const float* topk_weights = nullptr;     // [tokens, top_k]
+  float* y = nullptr;                      // [tokens, hidden] dense; this rank's partial sum
+  std::byte* workspace = nullptr;  // workspace_bytes(shape, tokens), any content and alignment
+  std::uint32_t* flags = nullptr;
+  unsigned threads = 1;
+  Trace* trace = nullptr;  // stage times are added; may be null
+};
+
+// One entry of the registry. Neither function allocates, locks or throws.
+struct ExpertsKernel {
+  void (*run)(const ExpertsArgs& args) = nullptr;
+  std::uint64_t (*workspace_bytes)(const ExpertsShape& shape, std::uint64_t tokens) = nullptr;
+  bool (*supports)(Activation activation) = nullptr;
+};
+
+// The record of a router: kind and constants, and its tensors in memory.
+struct RouterShape {
+  RouterKind kind = RouterKind::sqrt_softplus;
+  std::uint64_t hidden = 0;
+  std::uint64_t experts = 0;
+  std::uint64_t top_k = 0;
+  std::uint64_t vocab = 0;          // rows of the token table
+  std::uint64_t expert_groups = 1;  // 1: no grouped selection
+  std::uint64_t kept_groups = 1;
+  bool norm_topk = true;
+  float routed_scaling = 1;
+};
+
+struct RouteArgs {
+  RouterShape shape;
+  MatrixRef weight;                           // [experts, hidden] bf16 or f32
+  const float* bias = nullptr;                // [experts]; null: none
+  const std::int32_t* token_table = nullptr;  // [vocab, top_k]; null: selection by score
+  std::uint64_t tokens = 0;
+  MatrixRef x;                              // [tokens, hidden] bf16 or f32
+  const std::int64_t* token_ids = nullptr;  // [tokens]; null without a table: no token is masked
+  std::int32_t* topk_ids = nullptr;         // [tokens, top_k]
+  float* topk_weights = nullptr;            // [tokens, top_k]
+  std::byte* workspace = nullptr;           // workspace_bytes(shape, tokens), any alignment
+  std::uint32_t* flags = nullptr;
+  unsigned threads = 1;
+};
+
+struct RouteKernel {
+  void (*run)(const RouteArgs& args) = nullptr;
+  std::uint64_t (*workspace_bytes)(const RouterShape& shape, std::uint64_t tokens) = nullptr;
+  bool (*supports)(RouterKind kind) = nullptr;
+};
+
+}  // namespace moxie

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// slots -> quantise -> gate and up, activation, requantisation -> down -> weighted combine.
+#include "kernels/cpu/portable/experts.hpp"
+
+#include <array>
+#include <chrono>
+#include <cstring>
+
+#include "base/parallel.hpp"
+#include "formats/act_quant.hpp"
+#include "kernels/cpu/portable/activation.hpp"
+#include "kernels/cpu/portable/gemm.hpp"
+#include "kernels/cpu/portable/workspace.hpp"
+
+namespace moxie::cpu::portable {
+
+namespace {
+
+constexpr std::uint64_t kDownBlock = 32;  // rows of down in one work item
+constexpr std::uint64_t kMaxBlock = 128;  // rows of gate and up in one work item, at most
+// Below this many multiplications waking a thread costs more than it helps.
+constexpr std::uint64_t kParallelWork = 200'000;
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::steady_clock::now().time_since_epoch())
+                                        .count());
+}
+
+// Rows of gate and up in one work item. A whole activation group, so that the item can requantise
+// what it computed.
+constexpr std::uint64_t gate_up_block(ActFormat format) {
+  return act_group(format) == 1 ? 32 : act_group(format);
+}
+static_assert(gate_up_block(ActFormat::fp8) <= kMaxBlock, "an item's results fit its buffer");
+
+float read_global(const std::byte* blob, std::uint64_t offset) {
+  float value = 1.0F;
+  if (offset != BlobOffsets::kNoGlobal) std::memcpy(&value, blob + offset, sizeof value);
+  return value;
+}
+
+const std::uint8_t* bytes_at(const std::byte* blob, std::uint64_t offset) {
+  return reinterpret_cast<const std::uint8_t*>(blob + offset);
+}
+
+// One call of the kernel for one block format.
+template <BlockFormat kFormat>
+class ExpertsCall {
+ public:
+  explicit ExpertsCall(const ExpertsArgs& args) : args_(args), work_(carve(args)) {}
+
+  void run() {
+    mark_ = now_ns();
+    build_slots(args_, work_.slots);
+    add_time(Stage::slots);
+    const std::uint64_t work = work_.slots.rows() * args_.shape.inter * args_.shape.hidden;
+    parallel_team(work < kParallelWork ? 1 : args_.threads, [this](Team& team) {
+      if (work_.slots.rows() > 0) run_experts(team);
+      team.for_each(args_.tokens, [this](std::uint64_t token) { combine(token); });
+      if (team.is_caller()) add_time(Stage::combine);
+    });
+  }
+
+ private:
+  void run_experts(Team& team) {
+    team.for_each(args_.tokens, [this](std::uint64_t token) { quantise(token); });
+    if (team.is_caller()) add_time(Stage::quantise);
+    const std::uint64_t act_blocks = divide_up(args_.shape.inter, block_);
+    team.for_each(work_.slots.active * act_blocks, [&](std::uint64_t item) {
+      gate_up(active_expert(item / act_blocks), item % act_blocks * block_);
+    });
+    if (team.is_caller()) add_time(Stage::gate_up);
+    const std::uint64_t down_blocks = divide_up(args_.shape.hidden, kDownBlock);
+    team.for_each(work_.slots.active * down_blocks, [&](std::uint64_t item) {
+      down(active_expert(item / down_blocks), item % down_blocks * kDownBlock);
+    });
+    if (team.is_caller()) add_time(Stage::down);
+  }
+
+  // Called by one thread only.
+  void add_time(Stage stage) {
+    if (args_.trace == nullptr) return;
+    const std::uint64_t now = now_ns();
+    (*args_.trace)[stage] += now - mark_;
+    mark_ = now;
+  }
+
+  [[nodiscard]] std::uint64_t active_expert(std::uint64_t index) const {
+    return static_cast<std::uint64_t>(work_.slots.active_experts[index]);
+  }
+  [[nodiscard]] const std::byte* blob_of(std::uint64_t local_expert) const {
+    return args_.weights.blobs + local_expert * args_.weights.stride;
+  }
+
+  // x of one token as fp32, quantised as the activation format says.
+  void quantise(std::uint64_t token) {
+    const std::uint64_t hidden = args_.shape.hidden;
+    float* out = work_.x + token * hidden;
+    const std::uint64_t first = token * args_.x.row_stride;
+    if (args_.x.dtype == DType::f32) {
+      std::memcpy(out, static_cast<const float*>(args_.x.data) + first, hidden * sizeof(float));
+    } else {
+      const auto* x = static_cast<const std::uint16_t*>(args_.x.data) + first;
+      for (std::uint64_t i = 0; i < hidden; ++i) out[i] = decode_bf16(x[i]);
+    }
+    quantise_row(args_.shape.act_format, out, hidden, out);
+  }
+
+  // The activations of all rows of an expert in the columns [first, first + block_).
+  void gate_up(std::uint64_t local_expert, std::uint64_t first) {
+    const std::byte* blob = blob_of(local_expert);
+    const BlobOffsets& at = args_.weights.offsets;
+    const WeightRows gate{bytes_at(blob, at.gate), bytes_at(blob, at.gate_scale),
+                          args_.shape.hidden, read_global(blob, at.gate_mul)};
+    const WeightRows up{bytes_at(blob, at.up), bytes_at(blob, at.up_scale), args_.shape.hidden,
+                        read_global(blob, at.up_mul)};
+    const std::uint64_t inter = args_.shape.inter;
+    const std::uint64_t count = std::min(block_, inter - first);
+    const std::uint64_t end = work_.slots.with0[local_expert + 1];
+    for (std::uint64_t row = work_.slots.with0[local_expert]; row < end; row += kTile) {
+      const std::uint64_t rows = std::min(kTile, end - row);
+      std::array<const float*, kTile> x;
+      for (std::uint64_t r = 0; r < rows; ++r)
+        x[r] = work_.x + work_.slots.token_of_row(row + r) * args_.shape.hidden;
+      std::array<std::array<float, 2>, kTile> products;
+      for (std::uint64_t column = first; column < first + count; ++column) {
+        multiply_pair<kFormat>(gate, column, up, column, x.data(), rows, products.data());
+        for (std::uint64_t r = 0; r < rows; ++r) {
+          work_.act[(row + r) * inter + column] = activate(
+              args_.shape.activation, args_.shape.activation_limit, products[r][0], products[r][1]);
+        }
+      }
+      for (std::uint64_t r = 0; r < rows; ++r) {
+        float* act = work_.act + (row + r) * inter + first;
+        quantise_row(args_.shape.act_format, act, count, act);
+      }
+    }
+  }
+
+  // The outputs of all rows of an expert in the columns [first, first + kDownBlock) of hidden.
+  void down(std::uint64_t local_expert, std::uint64_t first) {
+    const std::byte* blob = blob_of(local_expert);
+    const BlobOffsets& at = args_.weights.offsets;
+    const WeightRows weights{bytes_at(blob, at.down), bytes_at(blob, at.down_scale),
+                             args_.shape.inter, read_global(blob, at.down_mul)};
+    const std::uint64_t hidden = args_.shape.hidden;
+    const std::uint64_t last = std::min(first + kDownBlock, hidden);
+    const std::uint64_t end = work_.slots.with0[local_expert + 1];
+    for (std::uint64_t row = work_.slots.with0[local_expert]; row < end; row += kTile) {
+      const std::uint64_t rows = std::min(kTile, end - row);
+      std::array<const float*, kTile> act;
+      for (std::uint64_t r = 0; r < rows; ++r) act[r] = work_.act + (row + r) * args_.shape.inter;
+      std::array<std::array<float, 2>, kTile> products;
+      for (std::uint64_t column = first; column < last; column += 2) {
+        multiply_pair<kFormat>(weights, column, weights, column + 1, act.data(), rows,
+                               products.data());
+        for (std::uint64_t r = 0; r < rows; ++r)
+          std::memcpy(work_.down + (row + r) * hidden + column, products[r].data(),
+                      sizeof products[r]);
+      }
+    }
+  }
+
+  // Masked slots are skipped: what their rows hold, NaN included, must not reach y.
+  void combine(std::uint64_t token) {
+    const std::uint64_t hidden = args_.shape.hidden;
+    float* y = args_.y + token * hidden;
+    std::memset(y, 0, hidden * sizeof(float));
+    for (std::uint64_t choice = 0; choice < args_.shape.top_k; ++choice) {
+      const std::uint64_t slot = token * args_.shape.top_k + choice;
+      const std::int32_t row = work_.slots.row_of_slot[slot];
+      if (row < 0) continue;
+      const float weight = args_.topk_weights[slot];
+      const float* output = work_.down + static_cast<std::uint64_t>(row) * hidden;
+      for (std::uint64_t i = 0; i < hidden; ++i) y[i] += weight * output[i];
+    }
+  }
+
+  const ExpertsArgs& args_;
+  Workspace work_;
+  const std::uint64_t block_ = gate_up_block(args_.shape.act_format);
+  std::uint64_t mark_ = 0;
+};
+
+void run(const ExpertsArgs& args) {
+  if (args.shape.format == BlockFormat::mxfp4) {
+    ExpertsCall<BlockFormat::mxfp4>(args).run();
+  } else {
+    ExpertsCall<BlockFormat::nvfp4>(args).run();
+  }
+}
+
+std::uint64_t workspace_bytes(const ExpertsShape& shape, std::uint64_t tokens) {
+  return workspace_layout(shape, tokens).bytes;
+}
+
+}  // namespace
+
+constinit const ExpertsKernel kExperts = {
+    .run = run, .workspace_bytes = workspace_bytes, .supports = supports_activation};
+
+}  // namespace moxie::cpu::portable

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantisers do not decrease, and rounding to fp32 does not either: the ends of an interval bound
+// what its inside becomes, for each block scale on its own.
+#include "kernels/ref/quantised_row.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/checked.hpp"
+#include "formats/act_quant.hpp"
+
+namespace moxie::ref {
+
+namespace {
+
+float rounded(double value) { return static_cast<float>(value); }
+
+struct Group {
+  const double* values;
+  const double* radii;
+  std::uint64_t columns;
+};
+
+void quantise_bf16(const Group& group, double* quantised, double* spread) {
+  for (std::uint64_t i = 0; i < group.columns; ++i) {
+    const double value = group.values[i];
+    const double radius = group.radii[i];
+    quantised[i] = bf16_value(rounded(value));
+    spread[i] = static_cast<double>(bf16_value(rounded(value + radius))) -
+                static_cast<double>(bf16_value(rounded(value - radius)));
+  }
+}
+
+void quantise_fp8(const Group& group, double* quantised, double* spread) {
+  std::array<float, act_group(ActFormat::fp8)> centres{};
+  double least_amax = 0;  // of any engine's group
+  double most_amax = 0;
+  for (std::uint64_t i = 0; i < group.columns; ++i) {
+    centres[i] = rounded(group.values[i]);
+    least_amax = std::max(least_amax, std::abs(group.values[i]) - group.radii[i]);
+    most_amax = std::max(most_amax, std::abs(group.values[i]) + group.radii[i]);
+  }
+  const float scale = fp8_scale(group_amax(centres.data(), group.columns));
+  const float least_scale = fp8_scale(rounded(least_amax));
+  const float most_scale = fp8_scale(rounded(most_amax));
+  for (std::uint64_t i = 0; i < group.columns; ++i) {
+    const double value = group.values[i];
+    const double radius = group.radii[i];
+    quantised[i] = fp8_value(centres[i], scale);
+    double low = quantised[i];
+    double high = quantised[i];
+    // All scales are powers of two.
+    for (float other = least_scale; other <= most_scale; other *= 2) {
+      low = std::min<double>(low, fp8_value(rounded(value - radius), other));
+      high = std::max<double>(high, fp8_value(rounded(value + radius), other));
+    }
+    spread[i] = high - low;
+  }
+}
+
+}  // namespace
+
+void quantise_row(ActFormat format, const RowToQuantise& row, std::span<double> quantised,
+                  std::span<double> spread) {
+  MOXIE_CHECK(format == ActFormat::bf16 || format == ActFormat::fp8,
+              "the reference has this activation format");
+  const std::uint64_t width = row.values.size();
+  for (std::size_t part = 0; part < row.part_starts.size(); ++part) {
+    const std::uint64_t end = part + 1 < row.part_starts.size() ? row.part_starts[part + 1] : width;
+    // A format without groups takes the part as one.
+    const std::uint64_t group = format == ActFormat::bf16 ? width : act_group(format);
+    for (std::uint64_t first = row.part_starts[part]; first < end; first += group) {
+      const Group columns{.values = row.values.data() + first,
+                          .radii = row.radii.data() + first,
+                          .columns = std::min(group, end - first)};
+      if (format == ActFormat::bf16) {
+        quantise_bf16(columns, quantised.data() + first, spread.data() + first);
+      } else {
+        quantise_fp8(columns, quantised.data() + first, spread.data() + first);
+      }
+    }
+  }
+}
+
+}  // namespace moxie::ref

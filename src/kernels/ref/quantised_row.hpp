@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A row of activations that are known to within a radius, quantised: the value, and how far that of
+// a correct engine may be.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "moxie/types.hpp"
+
+namespace moxie::ref {
+
+// One row of the intermediate axis. Groups of columns start anew at every entry of `part_starts`.
+struct RowToQuantise {
+  std::span<const double> values;
+  std::span<const double> radii;
+  std::span<const std::uint64_t> part_starts;  // ascending, the first one 0
+};
+
+// `quantised` is what the codes of the values, rounded to fp32, stand for. `spread` is the distance
+// between the least and the greatest value that an engine may store, whose values and whose block
+// scale follow from any row within the radii; NaN for NaN.
+void quantise_row(ActFormat format, const RowToQuantise& row,
+                  std::span<double> quantised,  // [values]
+                  std::span<double> spread);    // [values]
+
+}  // namespace moxie::ref

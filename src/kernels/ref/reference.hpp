@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The judge: the routed experts of one layer in double precision, and how far a correct engine with
+// fp32 accumulation may be from it. Shares nothing with any kernel but the formats.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "moxie/types.hpp"
+
+namespace moxie::ref {
+
+// One projection at its full size. Rows lie `*_stride` bytes apart.
+struct Matrix {
+  const std::uint8_t* codes = nullptr;  // [rows, cols/2] packed pairs
+  std::uint64_t codes_stride = 0;
+  const std::uint8_t* scales = nullptr;  // [rows, cols/group]
+  std::uint64_t scales_stride = 0;
+  double dequant_mul = 1;  // 1 where the format has none
+};
+
+struct Expert {
+  Matrix gate;  // [inter, hidden]
+  Matrix up;    // [inter, hidden]
+  Matrix down;  // [hidden, inter]
+};
+
+struct Problem {
+  BlockFormat format = BlockFormat::mxfp4;
+  ActFormat act_format = ActFormat::bf16;
+  Activation activation = Activation::silu;
+  double activation_limit = 0;
+  std::uint64_t hidden = 0;
+  std::uint64_t inter = 0;
+  std::uint64_t experts = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t top_k = 0;
+  // First columns of the ranks' parts of the intermediate axis, ascending, the first one 0: where
+  // activation groups start anew.
+  std::vector<std::uint64_t> part_starts = {0};
+  const float* x = nullptr;                // [tokens, hidden], before quantisation
+  const std::int32_t* topk_ids = nullptr;  // [tokens, top_k]; ids outside [0, experts) are masked
+  const float* topk_weights = nullptr;     // [tokens, top_k]
+  // Called once for each expert that has a slot, in ascending order, from the calling thread. The
+  // memory stays valid until the next call, or until run() returns.
+  std::function<Expert(std::uint64_t expert)> expert;
+};
+
+// All [tokens, hidden].
+struct Result {
+  std::vector<double> y;
+  std::vector<double> bound;        // without the sum over ranks and the rounding of the output
+  std::vector<double> magnitude;    // sum over slots of |weight| * sum |w2| |a|
+  std::vector<double> unquantised;  // y with activations that are not quantised
+};
+
+bool supports(Activation activation);
+bool supports(ActFormat act_format);
+
+// A token without a valid slot gets exact zeros. The numbers do not depend on the threads.
+Result run(const Problem& problem);
+
+}  // namespace moxie::ref

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a kernel is bound to, and which blobs it may be bound to.
+#include "layer/binding.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "formats/block_format.hpp"
+#include "pack/scale_check.hpp"
+#include "pack/segment_source.hpp"
+
+namespace moxie {
+
+namespace {
+
+std::uint64_t offset_of(const PackedLayout& layout, Segment segment) {
+  const PackedSegment* found = layout.find(segment);
+  return found != nullptr ? found->offset : BlobOffsets::kNoGlobal;
+}
+
+[[noreturn]] void refuse(unsigned rank, std::uint64_t expert, std::string message,
+                         std::string expected, std::string got) {
+  throw Error(ErrorCode::input, {.code = "MOXIE-R003",
+                                 .message = std::move(message),
+                                 .where = {.expert = expert, .rank = rank},
+                                 .expected = std::move(expected),
+                                 .got = std::move(got),
+                                 .hint = "pack the expert again from its checkpoint"});
+}
+
+}  // namespace
+
+BlobOffsets blob_offsets(const PackedLayout& layout) {
+  return {.gate = offset_of(layout, Segment::gate),
+          .up = offset_of(layout, Segment::up),
+          .down = offset_of(layout, Segment::down),
+          .gate_scale = offset_of(layout, Segment::gate_scale),
+          .up_scale = offset_of(layout, Segment::up_scale),
+          .down_scale = offset_of(layout, Segment::down_scale),
+          .gate_mul = offset_of(layout, Segment::gate_dequant_mul),
+          .up_mul = offset_of(layout, Segment::up_dequant_mul),
+          .down_mul = offset_of(layout, Segment::down_dequant_mul)};
+}
+
+ExpertsShape experts_shape(const ShardPlan& plan, const LayerSpec& spec, const RankPlan& rank) {
+  return {.format = plan.format,
+          .act_format = plan.act_format,
+          .activation = spec.activation,
+          .activation_limit = static_cast<float>(spec.activation_limit.value_or(0.0)),
+          .hidden = plan.hidden,
+          .inter = plan.inter().kernel.value,
+          .experts = plan.experts,
+          .local_experts = rank.experts.count(),
+          .top_k = spec.top_k};
+}
+
+void check_blob(const ShardPlan& plan, unsigned rank, std::uint64_t expert,
+                std::span<const std::byte> blob) {
+  if (blob.size() != plan.layout.stride) {
+    refuse(rank, expert, "the expert's blob has another size than the plan gives it",
+           std::to_string(plan.layout.stride) + " bytes", std::to_string(blob.size()));
+  }
+  for (const PackedSegment& segment : plan.layout.segments) {
+    const auto bytes = blob.subspan(segment.offset, segment.bytes());
+    const Part part = source_of(segment.segment).part;
+    if (part == Part::block_scales) {
+      const std::size_t bad = first_bad_scale(plan.format, bytes);
+      if (bad == bytes.size()) continue;
+      refuse(rank, expert,
+             std::string(name_of(segment.segment)) + " holds a scale that is no number at row " +
+                 std::to_string(bad / segment.row_bytes) + ", group " +
+                 std::to_string(bad % segment.row_bytes),
+             "a legal scale byte", std::to_string(std::to_integer<int>(bytes[bad])));
+    }
+    if (part == Part::dequant_mul) {
+      float value = 0;
+      std::memcpy(&value, bytes.data(), sizeof value);
+      if (std::isfinite(value) && value > 0) continue;
+      refuse(rank, expert, std::string(name_of(segment.segment)) + " is no usable global scale",
+             "a finite number above 0", std::to_string(value));
+    }
+  }
+}
+
+}  // namespace moxie

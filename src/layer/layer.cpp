@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// Binds plan, packed experts and kernel; runs the ranks it holds one after another and sums them in
+// rank order.
+#include "moxie/layer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/checked.hpp"
+#include "base/parallel.hpp"
+#include "formats/bf16.hpp"
+#include "kernels/registry/registry.hpp"
+#include "layer/binding.hpp"
+
+namespace moxie {
+
+namespace {
+
+constexpr std::uint64_t kAlign = 64;
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::steady_clock::now().time_since_epoch())
+                                        .count());
+}
+
+const ExpertsKernel& kernel_of(const ShardPlan& plan) {
+  const ExpertsKernel* kernel = find_experts_kernel(plan.kernel);
+  if (kernel != nullptr) return *kernel;
+  throw Error(ErrorCode::unsupported, {.code = "MOXIE-R001",
+                                       .message = "the planned kernel is not built here",
+                                       .expected = plan.kernel,
+                                       .hint = "plan for a target that moxie devices lists"});
+}
+
+void check_spec(const ShardPlan& plan, const LayerSpec& spec, const ExpertsKernel& kernel) {
+  if (spec.top_k == 0) {
+    throw Error(ErrorCode::usage, {.code = "MOXIE-R007",
+                                   .message = "top_k is not set",
+                                   .expected = "at least 1",
+                                   .got = "0"});
+  }
+  // Without its limit the function is another one, and nothing in the numbers would show it.
+  const bool limited = spec.activation_limit.has_value() && *spec.activation_limit > 0;
+  if (spec.activation == Activation::clamped_swiglu && !limited) {
+    throw Error(ErrorCode::unsupported, {.code = "MOXIE-R001",
+                                         .message = "clamped_swiglu has no activation limit",
+                                         .expected = "a number above 0",
+                                         .hint = "the config's swiglu_limit gives it"});
+  }
+  if (kernel.supports(spec.activation) && plan.gated) return;
+  throw Error(ErrorCode::unsupported,
+              {.code = "MOXIE-R001",
+               .message = plan.kernel + " does not run this activation function",
+               .expected = "silu or clamped_swiglu with a gate",
+               .got = std::string(name_of(spec.activation)) + (plan.gated ? "" : ", no gate")});
+}
+
+// Rows of partial sums, [tokens, hidden] f32 each.
+std::uint64_t partial_bytes(const ShardPlan& plan, std::uint64_t tokens) {
+  return round_up(tokens * plan.hidden * sizeof(float), kAlign);
+}
+
+std::uint64_t bytes_for(const ShardPlan& plan, const LayerSpec& spec, const ExpertsKernel& kernel,
+                        std::uint64_t tokens) {
+  std::uint64_t most = 0;  // ranks run one after another in the same space
+  for (const RankPlan& rank : plan.ranks)
+    most = std::max(most, kernel.workspace_bytes(experts_shape(plan, spec, rank), tokens));
+  return kAlign + 2 * partial_bytes(plan, tokens) + most;
+}
+
+bool fits(std::uint64_t tokens, std::uint64_t top_k) { return tokens <= kMaxSlots / top_k; }
+
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
+}  // namespace
+
+LayerSpec spec_of(const ModelConfig& config) {
+  return {.top_k = config.top_k,
+          .activation = config.activation,
+          .activation_limit = config.activation_limit};
+}
+
+std::uint64_t workspace_size(const ShardPlan& plan, const LayerSpec& spec, std::uint64_t tokens) {
+  const ExpertsKernel& kernel = kernel_of(plan);
+  if (spec.top_k == 0 || !fits(tokens, spec.top_k)) {
+    throw Error(ErrorCode::usage,
+                {.code = "MOXIE-R008",
+                 .message = "more slots than one call may have",
+                 .expected = "tokens * top_k up to " + std::to_string(kMaxSlots),
+                 .got = std::to_string(tokens) + " * " + std::to_string(spec.top_k)});
+  }
+  return bytes_for(plan, spec, kernel, tokens);
+}
+
+struct MoeLayer::State {
+  // One rank of the plan with its experts.
+  struct HeldRank {
+    PackedExperts packed;
+    ExpertsShape shape;
+    std::vector<std::int32_t> local_of_expert;  // [experts]
+    bool empty = false;                         // owns no real part of the axis: all of it is zero
+  };
+
+  ShardPlan plan;
+  LayerSpec spec;
+  const ExpertsKernel* kernel = nullptr;
+  BlobOffsets offsets;
+  std::vector<HeldRank> held;  // ascending by rank
+  unsigned threads = 1;
+
+  void hold(PackedExperts packed);
+  void check_ranks() const;
+  // Place in `held` of the rank that owns the expert.
+  [[nodiscard]] std::size_t require(unsigned rank, std::uint64_t expert) const;
+  [[nodiscard]] bool accepts(const LayerIo& io) const;
+  void run(const LayerIo& io, std::byte* workspace) const;
+  void run_rank(const HeldRank& rank, const LayerIo& io, float* y, std::byte* workspace) const;
+};
+
+void MoeLayer::State::hold(PackedExperts packed) {
+  if (packed.rank >= plan.ranks.size() || !(packed.layout == plan.layout) ||
+      !(packed.experts == plan.ranks[packed.rank].experts) ||
+      packed.blobs.size() != packed.experts.count() * plan.layout.stride) {
+    throw Error(ErrorCode::input, {.code = "MOXIE-R003",
+                                   .message = "packed experts are not those of this plan",
+                                   .where = {.rank = packed.rank},
+                                   .hint = "pack them under the plan that the layer gets"});
+  }
+  const RankPlan& rank = plan.ranks[packed.rank];
+  for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert)
+    check_blob(plan, packed.rank, expert, packed.blob(expert));
+  std::vector<std::int32_t> local(plan.experts, -1);
+  for (std::uint64_t i = 0; i < rank.experts.count(); ++i)
+    local[rank.experts.first + i] = static_cast<std::int32_t>(i);
+  held.push_back({.packed = std::move(packed),
+                  .shape = experts_shape(plan, spec, rank),
+                  .local_of_expert = std::move(local),
+                  .empty = rank.slice.rows.count == Elems{0}});
+}
+
+void MoeLayer::State::check_ranks() const {
+  const bool distinct = std::ranges::adjacent_find(held, [](const auto& a, const auto& b) {
+                          return a.packed.rank == b.packed.rank;
+                        }) == held.end();
+  const std::size_t wanted = spec.reduction == Reduction::layer ? plan.ranks.size() : 1;
+  if (distinct && held.size() == wanted) return;
+  throw Error(ErrorCode::unsupported,
+              {.code = "MOXIE-R002",
+               .message = spec.reduction == Reduction::layer
+                              ? "a layer that sums over the ranks holds every rank once"
+                              : "where the caller sums over the ranks a layer holds one rank",
+               .expected = std::to_string(wanted) + " ranks",
+               .got = std::to_string(held.size())});
+}
+
+std::size_t MoeLayer::State::require(unsigned rank, std::uint64_t expert) const {
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    const PackedExperts& packed = held[i].packed;
+    if (packed.rank == rank && expert >= packed.experts.first && expert < packed.experts.end)
+      return i;
+  }
+  throw Error(ErrorCode::usage, {.code = "MOXIE-R009",
+                                 .message = "the layer does not hold this expert",
+                                 .where = {.expert = expert, .rank = rank}});
+}
+
+bool MoeLayer::State::accepts(const LayerIo& io) const {
+  const std::uint64_t tokens = io.x.rows;
+  const bool shapes = io.x.cols == plan.hidden && io.y.cols == plan.hidden && io.y.rows == tokens &&
+                      io.x.row_stride >= plan.hidden && io.y.row_stride >= plan.hidden &&
+                      is_float(io.x.dtype) && is_float(io.y.dtype) && fits(tokens, spec.top_k);
+  const bool pointers = io.flags != nullptr &&
+                        (tokens == 0 || (io.x.data != nullptr && io.y.data != nullptr &&
+                                         io.topk_ids != nullptr && io.topk_weights != nullptr));
+  return shapes && pointers;
+}
+
+void MoeLayer::State::run_rank(const HeldRank& rank, const LayerIo& io, float* y,
+                               std::byte* workspace) const {
+  if (rank.empty) {
+    std::fill_n(y, io.x.rows * plan.hidden, 0.0F);
+    return;
+  }
+  kernel->run({.shape = rank.shape,
+               .weights = {.blobs = rank.packed.blobs.data(),
+                           .stride = plan.layout.stride,
+                           .offsets = offsets,
+                           .local_of_expert = rank.local_of_expert.data()},
+               .tokens = io.x.rows,
+               .x = io.x,
+               .topk_ids = io.topk_ids,
+               .topk_weights = io.topk_weights,
+               .y = y,
+               .workspace = workspace,
+               .flags = io.flags,
+               .threads = threads,
+               .trace = io.trace});
+}
+
+void MoeLayer::State::run(const LayerIo& io, std::byte* workspace) const {
+  const std::uint64_t tokens = io.x.rows;
+  const std::uint64_t hidden = plan.hidden;
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace);
+  std::byte* base = workspace + (round_up(address, kAlign) - address);
+  const bool dense = io.y.dtype == DType::f32 && io.y.row_stride == hidden;
+  float* sum = dense ? static_cast<float*>(io.y.data) : reinterpret_cast<float*>(base);
+  auto* partial = reinterpret_cast<float*>(base + partial_bytes(plan, tokens));
+  std::byte* rest = base + 2 * partial_bytes(plan, tokens);
+
+  std::uint64_t reduce_ns = 0;
+  for (const HeldRank& rank : held) {
+    const bool first = &rank == &held.front();
+    run_rank(rank, io, first ? sum : partial, rest);
+    if (first) continue;
+    const std::uint64_t start = now_ns();
+    parallel_team(tokens * hidden < 100'000 ? 1 : threads, [&](Team& team) {
+      team.for_each(tokens, [&](std::uint64_t token) {
+        float* to = sum + token * hidden;
+        const float* from = partial + token * hidden;
+        for (std::uint64_t i = 0; i < hidden; ++i) to[i] += from[i];
+      });
+    });
+    reduce_ns += now_ns() - start;
+  }
+  if (!dense) {
+    const std::uint64_t start = now_ns();
+    for (std::uint64_t token = 0; token < tokens; ++token) {
+      const float* from = sum + token * hidden;
+      if (io.y.dtype == DType::f32) {
+        std::copy_n(from, hidden, static_cast<float*>(io.y.data) + token * io.y.row_stride);
+      } else {
+        auto* to = static_cast<std::uint16_t*>(io.y.data) + token * io.y.row_stride;
+        std::transform(from, from + hidden, to, encode_bf16);
+      }
+    }
+    reduce_ns += now_ns() - start;
+  }
+  if (io.trace != nullptr) (*io.trace)[Stage::reduce] += reduce_ns;
+}
+
+MoeLayer::MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<PackedExperts> ranks)
+    : state_(std::make_unique<State>()) {
+  state_->plan = plan;
+  state_->spec = spec;
+  state_->kernel = &kernel_of(plan);
+  check_spec(plan, spec, *state_->kernel);
+  state_->offsets = blob_offsets(plan.layout);
+  state_->threads = spec.threads == 0 ? usable_threads() : std::min(spec.threads, usable_threads());
+  for (PackedExperts& packed : ranks) state_->hold(std::move(packed));
+  std::ranges::sort(state_->held, {}, [](const auto& rank) { return rank.packed.rank; });
+  state_->check_ranks();
+}
+
+MoeLayer::~MoeLayer() = default;
+MoeLayer::MoeLayer(MoeLayer&&) noexcept = default;
+MoeLayer& MoeLayer::operator=(MoeLayer&&) noexcept = default;
+
+const ShardPlan& MoeLayer::plan() const { return state_->plan; }
+const LayerSpec& MoeLayer::spec() const { return state_->spec; }
+
+std::uint64_t MoeLayer::workspace_size(std::uint64_t tokens) const {
+  return moxie::workspace_size(state_->plan, state_->spec, tokens);
+}
+
+CallStatus MoeLayer::forward(const LayerIo& io, std::span<std::byte> workspace,
+                             void* /*stream*/) const noexcept {
+  const State& state = *state_;
+  if (!state.accepts(io)) return CallStatus::bad_argument;
+  if (workspace.size() < bytes_for(state.plan, state.spec, *state.kernel, io.x.rows))
+    return CallStatus::workspace_too_small;
+  const std::uint64_t start = now_ns();
+  if (io.trace != nullptr) *io.trace = {};
+  if (io.x.rows > 0) state.run(io, workspace.data());
+  if (io.trace != nullptr) io.trace->total_ns = now_ns() - start;
+  return CallStatus::ok;
+}
+
+void MoeLayer::reload(unsigned rank, std::uint64_t expert, std::span<const std::byte> blob) {
+  PackedExperts& packed = state_->held[state_->require(rank, expert)].packed;
+  check_blob(state_->plan, rank, expert, blob);
+  std::memcpy(packed.blobs.data() + (expert - packed.experts.first) * packed.layout.stride,
+              blob.data(), blob.size());
+}
+
+std::span<const std::byte> MoeLayer::blob(unsigned rank, std::uint64_t expert) const {
+  return state_->held[state_->require(rank, expert)].packed.blob(expert);
+}
+
+}  // namespace moxie

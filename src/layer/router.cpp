@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks a layer's router tensors once, copies them out of the file, and calls the route kernel.
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/checked.hpp"
+#include "base/parallel.hpp"
+#include "kernels/registry/registry.hpp"
+#include "model/router_tensors.hpp"
+#include "moxie/layer.hpp"
+
+namespace moxie {
+
+namespace {
+
+// Reads and checks the tensors of one layer's router.
+class RouterReader {
+ public:
+  RouterReader(const MoeModel& model, const LayerExperts& layer)
+      : model_(model), layer_(layer), names_(router_names(layer.prefix)) {}
+
+  // bf16 or f32 [experts, hidden], in the file's type.
+  std::vector<std::byte> read_weight(const RouterShape& shape, DType& dtype) const {
+    const TensorInfo& tensor = require(layer_.router.weight, names_.weight);
+    const Shape expected{shape.experts, shape.hidden};
+    if ((tensor.dtype != DType::bf16 && tensor.dtype != DType::f32) || tensor.shape != expected) {
+      refuse_form(tensor, "BF16 or F32 " + to_string(expected));
+    }
+    dtype = tensor.dtype;
+    const auto bytes = model_.checkpoint.bytes(tensor);
+    return {bytes.begin(), bytes.end()};
+  }
+
+  std::vector<float> read_bias(const RouterShape& shape) const {
+    const TensorInfo& tensor = require(layer_.router.bias, names_.bias.front());
+    auto bias = read_all<float>(tensor, DType::f32, {shape.experts});
+    for (std::size_t expert = 0; expert < bias.size(); ++expert) {
+      if (std::isfinite(bias[expert])) continue;
+      Place where = place(tensor);
+      where.expert = expert;
+      refuse("the router's bias is no finite number", std::move(where), "a finite number",
+             std::to_string(bias[expert]));
+    }
+    return bias;
+  }
+
+  // The table in the kernel's narrower type; `vocab` becomes the number of its rows.
+  std::vector<std::int32_t> read_table(RouterShape& shape) const {
+    const TensorInfo& tensor = require(layer_.router.token_table, names_.token_table);
+    if (shape.vocab == 0 && tensor.shape.size() == 2) shape.vocab = tensor.shape[0];
+    if (shape.vocab == 0) refuse_form(tensor, "I64 [tokens of the vocabulary, top_k]");
+    const auto ids = read_all<std::int64_t>(tensor, DType::i64, {shape.vocab, shape.top_k});
+    std::vector<std::int32_t> table;
+    table.reserve(ids.size());
+    for (const std::int64_t id : ids) {
+      if (id < 0 || static_cast<std::uint64_t>(id) >= shape.experts) {
+        refuse("the token table names an expert that does not exist", place(tensor),
+               "ids from 0 to " + std::to_string(shape.experts - 1),
+               std::to_string(id) + " for token " + std::to_string(table.size() / shape.top_k));
+      }
+      table.push_back(static_cast<std::int32_t>(id));
+    }
+    return table;
+  }
+
+ private:
+  [[nodiscard]] const TensorInfo& require(const TensorInfo* tensor, const std::string& name) const {
+    if (tensor != nullptr) return *tensor;
+    const std::string shard(model_.checkpoint.absent_shard_of(name));
+    refuse("a router tensor is absent",
+           {.file = model_.checkpoint.path().string(), .layer = layer_.layer}, name, "none",
+           shard.empty() ? "" : "download the shard " + shard);
+  }
+
+  template <class T>
+  [[nodiscard]] std::vector<T> read_all(const TensorInfo& tensor, DType dtype,
+                                        const Shape& shape) const {
+    if (tensor.dtype != dtype || tensor.shape != shape) {
+      refuse_form(tensor, std::string(name_of(dtype)) + " " + to_string(shape));
+    }
+    const auto bytes = model_.checkpoint.bytes(tensor);
+    std::vector<T> values(bytes.size() / sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+
+  [[noreturn]] void refuse_form(const TensorInfo& tensor, std::string expected) const {
+    refuse("a router tensor has another type or shape than the model needs", place(tensor),
+           std::move(expected), std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape));
+  }
+
+  [[noreturn]] static void refuse(std::string message, Place where, std::string expected,
+                                  std::string got, std::string hint = {}) {
+    throw Error(ErrorCode::input, {.code = "MOXIE-M016",
+                                   .message = std::move(message),
+                                   .where = std::move(where),
+                                   .expected = std::move(expected),
+                                   .got = std::move(got),
+                                   .hint = std::move(hint)});
+  }
+
+  [[nodiscard]] Place place(const TensorInfo& tensor) const {
+    return {.file = model_.checkpoint.files()[tensor.file].path.string(),
+            .tensor = tensor.name,
+            .layer = layer_.layer};
+  }
+
+  const MoeModel& model_;
+  const LayerExperts& layer_;
+  RouterNames names_;
+};
+
+RouterShape shape_of(const ModelConfig& config, const LayerExperts& layer, std::uint64_t top_k) {
+  return {.kind = config.router,
+          .hidden = config.hidden,
+          .experts = layer.experts.size(),
+          .top_k = top_k,
+          .vocab = config.vocab,
+          .expert_groups = config.expert_groups,
+          .kept_groups = config.kept_groups,
+          .norm_topk = config.norm_topk,
+          .routed_scaling = static_cast<float>(config.routed_scaling)};
+}
+
+// A prediction block may have other sizes than the config, which was checked for the main layers.
+void check_counts(const RouterShape& shape, int layer) {
+  const std::uint64_t group_experts = shape.experts / shape.expert_groups;
+  if (shape.experts % shape.expert_groups != 0 || (shape.expert_groups > 1 && group_experts < 2)) {
+    throw Error(ErrorCode::unsupported,
+                {.code = "MOXIE-R004",
+                 .message = "the layer's experts do not form the model's groups",
+                 .where = {.layer = layer},
+                 .expected = std::to_string(shape.expert_groups) + " groups of two or more",
+                 .got = std::to_string(shape.experts) + " experts"});
+  }
+  const std::uint64_t most = shape.kept_groups * group_experts;
+  if (shape.top_k == 0 || shape.top_k > most) {
+    throw Error(ErrorCode::usage, {.code = "MOXIE-U003",
+                                   .message = "top_k is out of range",
+                                   .where = {.layer = layer},
+                                   .expected = "1 to " + std::to_string(most),
+                                   .got = std::to_string(shape.top_k)});
+  }
+}
+
+bool is_matrix(const MatrixRef& x, std::uint64_t cols) {
+  return (x.dtype == DType::bf16 || x.dtype == DType::f32) && x.cols == cols &&
+         (x.rows <= 1 || x.row_stride >= cols) && (x.rows == 0 || x.data != nullptr);
+}
+
+}  // namespace
+
+struct Router::State {
+  const RouteKernel* kernel = nullptr;
+  RouterShape shape;
+  DType weight_type = DType::bf16;
+  std::vector<std::byte> weight;    // [experts, hidden]
+  std::vector<float> bias;          // [experts]; empty with a token table
+  std::vector<std::int32_t> table;  // [vocab, top_k]; empty when selection is by score
+  unsigned threads = 1;
+};
+
+Router::Router(const MoeModel& model, int layer, std::uint64_t top_k)
+    : state_(std::make_unique<State>()) {
+  State& state = *state_;
+  const LayerExperts& experts = model.require_layer(layer);
+  state.kernel = find_route_kernel("cpu.portable.route");
+  MOXIE_CHECK(state.kernel != nullptr, "the portable kernels are always built");
+  if (!state.kernel->supports(model.config.router)) {
+    throw Error(ErrorCode::unsupported, {.code = "MOXIE-R004",
+                                         .message = "this kind of router is not built",
+                                         .where = {.layer = layer},
+                                         .expected = "sqrt_softplus or sigmoid",
+                                         .got = std::string(name_of(model.config.router)),
+                                         .hint = "give expert ids and weights instead"});
+  }
+  state.shape = shape_of(model.config, experts, top_k);
+  check_counts(state.shape, layer);
+  const RouterReader reader(model, experts);
+  state.weight = reader.read_weight(state.shape, state.weight_type);
+  const bool by_table =
+      !experts.mtp && static_cast<std::uint64_t>(layer) < model.config.hash_layers;
+  if (by_table) {
+    state.table = reader.read_table(state.shape);
+  } else {
+    state.bias = reader.read_bias(state.shape);
+  }
+  state.threads = usable_threads();
+}
+
+Router::~Router() = default;
+Router::Router(Router&&) noexcept = default;
+Router& Router::operator=(Router&&) noexcept = default;
+
+bool Router::needs_token_ids() const { return !state_->table.empty(); }
+
+std::uint64_t Router::workspace_size(std::uint64_t tokens) const {
+  return state_->kernel->workspace_bytes(state_->shape, tokens);
+}
+
+CallStatus Router::route(const RouteIo& io, std::span<std::byte> workspace) const noexcept {
+  const State& state = *state_;
+  if (!is_matrix(io.x, state.shape.hidden)) return CallStatus::bad_argument;
+  const bool by_table = !state.table.empty();
+  if (io.x.rows > 0 && (io.topk_ids == nullptr || io.topk_weights == nullptr ||
+                        io.flags == nullptr || (by_table && io.token_ids == nullptr))) {
+    return CallStatus::bad_argument;
+  }
+  if (workspace.size() < workspace_size(io.x.rows)) return CallStatus::workspace_too_small;
+  state.kernel->run({.shape = state.shape,
+                     .weight = {.data = state.weight.data(),
+                                .dtype = state.weight_type,
+                                .rows = state.shape.experts,
+                                .cols = state.shape.hidden,
+                                .row_stride = state.shape.hidden},
+                     .bias = by_table ? nullptr : state.bias.data(),
+                     .token_table = by_table ? state.table.data() : nullptr,
+                     .tokens = io.x.rows,
+                     .x = io.x,
+                     .token_ids = io.token_ids,
+                     .topk_ids = io.topk_ids,
+                     .topk_weights = io.topk_weights,
+                     .workspace = workspace.data(),
+                     .flags = io.flags,
+                     .threads = state.threads});
+  return CallStatus::ok;
+}
+
+}  // namespace moxie
