@@ -211,7 +211,7 @@ void add_verify_options(CLI::App* verb, VerifyArgs& args) {
 }
 
 void add_run_options(CLI::App* verb, RunArgs& args) {
-  add_model(verb, args.model, "; or a folder written by moxie pack");
+  add_model(verb, args.model, ", or a packed set");
   verb->add_option_function<std::vector<std::string>>(
           "--tp",
           [&args](const std::vector<std::string>& words) {
@@ -226,8 +226,7 @@ void add_run_options(CLI::App* verb, RunArgs& args) {
                            std::uint64_t{1});
   verb->add_option_function<std::string>(
           "--routing", [&args](const std::string& word) { args.routing = parse_routing(word); },
-          "model|uniform|zipf:S|one:E|file:PATH: where expert ids and weights come from "
-          "(default the input's, else uniform)")
+          "model|uniform|zipf:S|one:E|file:PATH: how tokens go to experts (default uniform)")
       ->type_name("NAME");
   verb->add_option_function<std::string>(
           "--input",

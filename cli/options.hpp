@@ -4,6 +4,7 @@
 
 #include "cli/verbs.hpp"
 
+// NOLINTNEXTLINE(readability-identifier-naming): the library's own name
 namespace CLI {
 class App;
 }  // namespace CLI

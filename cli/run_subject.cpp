@@ -127,6 +127,12 @@ const ModelConfig& RunSubject::config() const {
   return folder_ ? folder_->config : opened_->model.config;
 }
 
+// Pages that were read would stay beside the packed copy.
+void RunSubject::release_source() const {
+  const Checkpoint& checkpoint = opened_->model.checkpoint;
+  for (std::uint32_t file = 0; file < checkpoint.files().size(); ++file) checkpoint.release(file);
+}
+
 std::vector<PackedExperts> RunSubject::load(const ShardPlan& plan, const Progress& progress) const {
   std::uint64_t total = 0;
   for (const RankPlan& rank : plan.ranks) total += rank.bytes_layer;
@@ -135,6 +141,7 @@ std::vector<PackedExperts> RunSubject::load(const ShardPlan& plan, const Progres
   for (const RankPlan& rank : plan.ranks) {
     experts.push_back(folder_ ? load_packed(*folder_, rank.rank, layer_)
                               : pack(opened_->model, plan, rank.rank, layer_));
+    if (opened_) release_source();
     done += rank.bytes_layer;
     if (progress) progress(done, total);
   }
@@ -143,8 +150,10 @@ std::vector<PackedExperts> RunSubject::load(const ShardPlan& plan, const Progres
 
 LayerReference RunSubject::reference(const ShardPlan& plan, const Probe& probe,
                                      std::span<const PackedExperts> experts) const {
-  return folder_ ? make_reference(plan, experts, spec_, probe)
-                 : make_reference(opened_->model, layer_, plan, spec_, probe);
+  if (folder_) return make_reference(plan, experts, spec_, probe);
+  LayerReference reference = make_reference(opened_->model, layer_, plan, spec_, probe);
+  release_source();
+  return reference;
 }
 
 Router RunSubject::router() const {

@@ -41,6 +41,7 @@ class RunSubject {
   void open_folder(const RunArgs& args);
   void open_checkpoint_folder(const RunArgs& args);
   void choose_layer(const RunArgs& args);
+  void release_source() const;
 
   std::filesystem::path path_;
   std::optional<OpenedModel> opened_;

@@ -12,5 +12,6 @@ moxie_script_test(script.check_ids tools/check_ids.py --require)
 # The golden vectors are those that the other implementation gives today. It lives in build/venv, which `make test` fills.
 moxie_script_test(script.regen_golden tools/in_venv.sh tools/regen_golden.py --check)
 if(TARGET moxie_cli)
+  moxie_script_test(script.independent_check tests/cli/independent_check.sh $<TARGET_FILE:moxie_cli>)
   moxie_script_test(script.readme tools/check_readme.py --moxie $<TARGET_FILE:moxie_cli>)
 endif()

@@ -27,6 +27,18 @@ struct KernelProblem {
   std::uint64_t hidden = 0;
 };
 
+// How a kernel adds up the products of a row: products are exact, `lanes` partial sums run side by
+// side through each `block` of terms, the blocks' partial sums are added up lane by lane, and the
+// lanes at the end as a tree.
+struct SumOrder {
+  std::uint64_t lanes = 1;
+  std::uint64_t block = 1;
+
+  // Roundings that a product passes until the sum is finished and multiplied by its global scale;
+  // the error bound of the numeric check is a multiple of it.
+  [[nodiscard]] MOXIE_API std::uint64_t roundings(std::uint64_t terms) const;
+};
+
 struct KernelEntry {
   std::string_view name;  // its address everywhere: "cpu.portable.experts"
   Target target = Target::cpu;
@@ -34,8 +46,9 @@ struct KernelEntry {
   std::uint64_t inter_multiple = 1;   // local intermediate width is padded to this
   std::uint64_t hidden_multiple = 1;  // hidden must be a multiple of this
   std::span<const ActFormat> act_formats;
+  SumOrder sum_order{};
   std::string_view route{};  // the routing kernel that goes with it
-  bool built = false;  // this binary holds its code
+  bool built = false;        // this binary holds its code
 };
 
 // All kernels in order of preference: the first that supports a problem is planned.

@@ -32,9 +32,9 @@ struct ModelConfig {
   std::optional<double> activation_limit;
   RouterKind router = RouterKind::softmax_topk;
   double routed_scaling = 1.0;
-  bool norm_topk = true;  // the weights of a token's experts are made to sum to 1 (before scaling)
   std::uint64_t expert_groups = 1;  // grouped selection: groups of experts, and how many are kept
   std::uint64_t kept_groups = 1;
+  bool norm_topk = true;  // the weights of a token's experts are made to sum to 1 (before scaling)
   std::optional<BlockFormat> format;  // of the experts, as the config declares it
   std::string quantization;   // the declared method, for messages: "fp8 + expert_dtype fp4",
                               // "modelopt NVFP4", …

@@ -73,7 +73,8 @@ void Team::wait(const StageCounters& stage, std::uint64_t count) {
   }
 }
 
-void run_team(unsigned threads, void (*body)(void* context, Team& team), void* context) {
+void run_team(unsigned threads, void (*body)(const void* context, Team& team),
+              const void* context) {
   std::array<StageCounters, Team::kMaxStages> stages;
   if (threads <= 1) {
     Team team(stages.data(), true);

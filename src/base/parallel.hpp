@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <type_traits>
 
 namespace moxie {
 
@@ -61,15 +60,15 @@ class Team {
 };
 
 // Type-erased parallel_team().
-void run_team(unsigned threads, void (*body)(void* context, Team& team), void* context);
+void run_team(unsigned threads, void (*body)(const void* context, Team& team), const void* context);
 
 // Calls body(team) on up to `threads` threads, the caller among them, for at most Team::kMaxStages
 // stages. Neither allocates nor locks. `body` must not throw.
 template <class Body>
-void parallel_team(unsigned threads, Body&& body) {
-  using Plain = std::remove_reference_t<Body>;
+void parallel_team(unsigned threads, const Body& body) {
   run_team(
-      threads, [](void* context, Team& team) { (*static_cast<Plain*>(context))(team); }, &body);
+      threads, [](const void* context, Team& team) { (*static_cast<const Body*>(context))(team); },
+      &body);
 }
 
 }  // namespace moxie

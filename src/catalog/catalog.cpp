@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
+#include "base/checked.hpp"
 #include "base/cpu_features.hpp"
 #include "base/parallel.hpp"
 
@@ -21,11 +23,18 @@ constexpr KernelEntry kKernels[] = {
      .inter_multiple = 32,
      .hidden_multiple = 32,
      .act_formats = kPortableActFormats,
+     .sum_order = {.lanes = 8, .block = 256},
      .route = "cpu.portable.route",
      .built = true},
 };
 
 }  // namespace
+
+std::uint64_t SumOrder::roundings(std::uint64_t terms) const {
+  const std::uint64_t in_lane = divide_up(std::min(terms, block), lanes);
+  const auto tree = static_cast<std::uint64_t>(std::bit_width(lanes - 1));
+  return in_lane + divide_up(terms, block) + tree + 1;
+}
 
 std::string_view name_of(LayoutKind /*layout*/) { return "linear"; }
 

@@ -2,11 +2,11 @@
 // What was built, from what, and where it runs.
 #include <sys/utsname.h>
 
+#include <moxie_commit.hpp>
 #include <string>
 
 #include "base/cpu_features.hpp"
 #include "base/parallel.hpp"
-#include "measure/commit.hpp"
 #include "moxie/measure.hpp"
 #include "moxie/status.hpp"
 

@@ -91,7 +91,7 @@ class GuardedBuffer {
 
  private:
   static constexpr std::byte kPoison{0xFF};
-  static constexpr std::uint64_t kGuardBytes = 256;
+  static constexpr std::uint64_t kGuardBytes = 64;
 
   std::uint64_t bytes_;
   std::vector<std::byte> memory_;

@@ -12,6 +12,7 @@
 #include "formats/act_quant.hpp"
 #include "formats/block_format.hpp"
 #include "kernels/ref/reference.hpp"
+#include "moxie/catalog.hpp"
 #include "moxie/verify.hpp"
 #include "pack/scale_check.hpp"
 
@@ -59,9 +60,18 @@ std::vector<float> floats_of(const Probe& probe) {
   return x;
 }
 
+const KernelEntry& entry_of(std::string_view kernel) {
+  const auto entries = kernel_catalog();
+  const auto found = std::ranges::find(entries, kernel, &KernelEntry::name);
+  MOXIE_CHECK(found != entries.end(), "a planned kernel is in the catalog");
+  return *found;
+}
+
 LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& probe,
                      std::function<ref::Expert(std::uint64_t)> expert) {
   const std::vector<float> x = floats_of(probe);
+  // Columns beyond the real ones are zero and round nothing.
+  const SumOrder& order = entry_of(plan.kernel).sum_order;
   ref::Problem problem{.format = plan.format,
                        .act_format = plan.act_format,
                        .activation = spec.activation,
@@ -71,6 +81,8 @@ LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& 
                        .experts = plan.experts,
                        .tokens = probe.tokens,
                        .top_k = probe.top_k,
+                       .gate_up_roundings = order.roundings(plan.hidden),
+                       .down_roundings = order.roundings(plan.inter().original.value),
                        .x = x.data(),
                        .topk_ids = probe.topk_ids.data(),
                        .topk_weights = probe.topk_weights.data(),

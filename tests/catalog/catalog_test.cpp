@@ -34,6 +34,20 @@ TEST(KernelCatalog, HoldsThePortableKernelOfTheCpu) {
   EXPECT_TRUE(kernel.built);
 }
 
+TEST(KernelCatalog, ASumOrderGivesTheRoundingsOfAProduct) {
+  const SumOrder blocked{.lanes = 8, .block = 256};
+  EXPECT_EQ(blocked.roundings(32), 4U + 1 + 3 + 1);
+  EXPECT_EQ(blocked.roundings(2048), 32U + 8 + 3 + 1);
+  EXPECT_EQ(blocked.roundings(4096), 32U + 16 + 3 + 1);
+  EXPECT_EQ(blocked.roundings(2080), 32U + 9 + 3 + 1);
+  // One product after another.
+  const SumOrder plain{.lanes = 1, .block = 1};
+  EXPECT_EQ(plain.roundings(100), 1U + 100 + 0 + 1);
+  for (const KernelEntry& kernel : kernel_catalog())
+    EXPECT_LT(kernel.sum_order.roundings(4096), 4096U / 8)
+        << "the check says little about " << kernel.name;
+}
+
 TEST(KernelCatalog, NamesAreUniqueAddresses) {
   std::set<std::string_view> names;
   // place.variant.stage, with an arithmetic where there are several: cuda.sm90.experts.fp8.

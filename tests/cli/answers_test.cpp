@@ -155,13 +155,13 @@ TEST_F(Answers, OfPlanExplainTheChoiceOnlyWhenAsked) {
   }
 }
 
-TEST_F(Answers, OfPlanWithTokensSayWhyTheWorkspaceIsNotKnown) {
-  const Json document = this->document({"plan", "model", "--tokens", "64"});
-  EXPECT_TRUE(document.find("workspace_bytes")->is_null());
-  const auto& findings = document.find("findings")->elements();
-  ASSERT_EQ(findings.size(), 1U);
-  test::expect_finding(findings[0]);
-  EXPECT_EQ(findings[0].find("severity")->as_string(), "note");
+TEST_F(Answers, OfPlanWithTokensSayHowLargeTheWorkspaceIs) {
+  EXPECT_TRUE(document({"plan", "model"}).find("workspace_bytes")->is_null());
+  const Json document = this->document({"plan", "model", "--tokens", "64", "--tp", "2"});
+  const MoeModel model = read_model(open_checkpoint(folder_.path() / "model"));
+  EXPECT_EQ(document.find("workspace_bytes")->as_unsigned(),
+            workspace_size(make_plan(model, {.tp = 2}), spec_of(model.config), 64));
+  EXPECT_TRUE(document.find("findings")->elements().empty());
 }
 
 TEST_F(Answers, OfPackAndVerifyCountWhatTheyWroteAndProved) {

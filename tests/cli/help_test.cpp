@@ -33,6 +33,9 @@ std::vector<Verb> verbs() {
           {"pack", kCommon + kPlanOptions +
                        Words{"MODEL", "--out", "--rank", "--layers", "--layout", "--memory"}},
           {"verify", kCommon + Words{"DIR", "--against"}},
+          {"run", kCommon + kPlanOptions +
+                      Words{"MODEL", "--layer", "--top-k", "--routing", "--input", "--tokens",
+                            "--seed", "--repeat", "--threads", "--check", "--trace", "--output"}},
           {"devices", kCommon}};
 }
 
@@ -89,7 +92,7 @@ TEST(Help, GivesExamplesThatWorkAsPrinted) {
   Words commands;
   for (const Verb& verb : verbs()) commands = commands + examples_of({verb.name, "--help"});
   commands = commands + examples_of({"--help"});
-  EXPECT_EQ(commands.size(), 14U);
+  EXPECT_EQ(commands.size(), 16U);
   for (const std::string& command : commands) {
     SCOPED_TRACE(command);
     const test::TempFolder folder;
@@ -104,7 +107,8 @@ TEST(Help, GivesExamplesThatWorkAsPrinted) {
       prepare(Words{"synth", "layer", "--model", "tiny"} + small);
       prepare(Words{"synth", "model", "--model", "tiny", "--num-layers", "6"} + small);
       std::filesystem::copy(folder.path() / "layer/config.json", folder.path() / "config.json");
-      if (words[0] == "verify") prepare({"pack", "layer", "--out", "packed", "--tp", "3"});
+      if (words[0] == "verify" || words[0] == "run")
+        prepare({"pack", "layer", "--out", "packed", "--tp", "3"});
     }
     EXPECT_FALSE(expect_success(words, here).out.empty());
   }

@@ -141,8 +141,7 @@ TEST_F(FlashPlan, HasTheMembersOfTheContractInItsOrder) {
     at = static_cast<std::size_t>(found);
   }
   EXPECT_EQ(keys.back(), "findings");
-  expect_members(*document.find("kernels"),
-                 {{"route", Kind::text}, {"experts", Kind::text}});
+  expect_members(*document.find("kernels"), {{"route", Kind::text}, {"experts", Kind::text}});
 }
 
 TEST_F(FlashPlan, IsAnIdentityWhenNoAxisIsPaddedVirtually) {

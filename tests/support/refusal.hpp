@@ -26,4 +26,12 @@ Error refusal_of(Action&& action) {
 // The code of an error's first finding, "MOXIE-C003".
 inline std::string code_of(const Error& error) { return error.findings().front().code; }
 
+// Expects that `action` refuses with this exit code and this code of its first finding.
+template <class Action>
+void expect_refusal(Action&& action, ErrorCode exit, const std::string& code) {
+  const Error error = refusal_of(action);
+  EXPECT_EQ(error.code(), exit) << error.what();
+  EXPECT_EQ(code_of(error), code) << error.what();
+}
+
 }  // namespace moxie::test

@@ -28,10 +28,12 @@ constexpr std::uint64_t kRowsPerTask = 16;
 constexpr double kFp32Epsilon = 0x1.0p-24;     // largest relative error of one fp32 rounding
 constexpr double kFp32Subnormal = 0x1.0p-149;  // and absolute, where it underflows
 
-// Errors of a sum of `count` fp32 terms, scaled by `mul`, whose magnitudes add up to `magnitude`.
-double accumulation_error(std::uint64_t count, double magnitude, double mul) {
-  const auto n = static_cast<double>(count);
-  return n * kFp32Epsilon * magnitude * std::abs(mul) +
+// Error of a sum of fp32 terms, scaled by `mul`, whose magnitudes add up to `magnitude`. A term
+// that passes n roundings is off by a factor of at most (1 + eps)^n, and that by n eps / (1 - n
+// eps).
+double accumulation_error(std::uint64_t roundings, double magnitude, double mul) {
+  const auto n = static_cast<double>(roundings);
+  return n * kFp32Epsilon / (1 - n * kFp32Epsilon) * magnitude * std::abs(mul) +
          n * kFp32Subnormal * std::max(1.0, std::abs(mul));
 }
 
@@ -56,7 +58,9 @@ class LayerRun {
  public:
   explicit LayerRun(const Problem& problem)
       : problem_(problem),
-        function_{.kind = problem.activation, .limit = problem.activation_limit} {
+        function_{.kind = problem.activation, .limit = problem.activation_limit},
+        gate_up_roundings_(roundings(problem.gate_up_roundings, problem.hidden)),
+        down_roundings_(roundings(problem.down_roundings, problem.inter)) {
     check();
     const std::uint64_t outputs = problem.tokens * problem.hidden;
     for (auto* array : {&result_.y, &result_.bound, &result_.magnitude, &result_.unquantised})
@@ -148,8 +152,9 @@ class LayerRun {
   [[nodiscard]] Interval project(const Matrix& matrix, const std::vector<double>& weights,
                                  const double* xq) const {
     const Product product = ref::product(weights.data(), xq, problem_.hidden);
-    return {.centre = matrix.dequant_mul * product.sum,
-            .radius = accumulation_error(problem_.hidden, product.magnitude, matrix.dequant_mul)};
+    return {
+        .centre = matrix.dequant_mul * product.sum,
+        .radius = accumulation_error(gate_up_roundings_, product.magnitude, matrix.dequant_mul)};
   }
 
   void gate_up(const Expert& expert, Batch& batch) const {
@@ -203,7 +208,7 @@ class LayerRun {
           const double shifted = product_magnitude(weights.data(), batch.spread.data() + at, inter);
           const double exact = product_sum(weights.data(), plain.data() + at, inter);
           const double error =
-              accumulation_error(inter, output.magnitude, mul) + std::abs(mul) * shifted;
+              accumulation_error(down_roundings_, output.magnitude, mul) + std::abs(mul) * shifted;
           add(batch.slots[i], row, {.sum = mul * output.sum, .magnitude = mul * output.magnitude},
               error, mul * exact);
         }
@@ -224,8 +229,15 @@ class LayerRun {
     result_.unquantised[at] += slot.weight * exact;
   }
 
+  // One more than terms, for the global scale.
+  static std::uint64_t roundings(std::uint64_t stated, std::uint64_t terms) {
+    return stated != 0 ? stated : terms + 1;
+  }
+
   const Problem& problem_;
   ActivationFunction function_;
+  std::uint64_t gate_up_roundings_;
+  std::uint64_t down_roundings_;
   std::vector<float> xq_;   // [tokens, hidden]
   bool x_changed_ = false;  // by quantising
   Result result_;

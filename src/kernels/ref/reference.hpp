@@ -36,6 +36,10 @@ struct Problem {
   std::uint64_t experts = 0;
   std::uint64_t tokens = 0;
   std::uint64_t top_k = 0;
+  // Roundings between one product and the finished, dequantised sum of the engine that is judged;
+  // 0: as many as there are terms, which covers every order of summation.
+  std::uint64_t gate_up_roundings = 0;
+  std::uint64_t down_roundings = 0;
   // First columns of the ranks' parts of the intermediate axis, ascending, the first one 0: where
   // activation groups start anew.
   std::vector<std::uint64_t> part_starts = {0};

@@ -6,11 +6,14 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <vector>
 
+#include "formats/act_quant.hpp"
 #include "support/hand_layer.hpp"
 
 namespace moxie::cpu::portable {
@@ -307,6 +310,43 @@ TEST(PortableExperts, RowsKeepTheirExpertWhateverTheCounts) {  // C4, C14
       ASSERT_EQ(y[t * 32], alone) << count << " rows, token " << t;
     }
   }
+}
+
+// The numeric check derives its bound from this order: lanes through a block, blocks lane by lane,
+// a tree of lanes, the global scale.
+TEST(PortableExperts, TheSumHasTheOrderThatTheCatalogStates) {
+  constexpr std::uint64_t kInter = 1056;
+  constexpr std::size_t kStatedLanes = 8;
+  constexpr std::size_t kStatedBlock = 256;
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  HandLayer layer(BlockFormat::nvfp4, 1, 32, kInter);
+  std::vector<float> act(kInter);
+  std::vector<float> weight(kInter);
+  for (std::uint64_t i = 0; i < kInter; ++i) {
+    const auto gate = static_cast<std::uint8_t>(random() % 16);
+    const auto up = static_cast<std::uint8_t>(random() % 16);
+    const auto down = static_cast<std::uint8_t>(random() % 16);
+    layer.code(0, Half::gate, i, 0, gate)
+        .code(0, Half::up, i, 0, up)
+        .code(0, Half::down, 0, i, down);
+    const float g = decode_e2m1(gate);
+    act[i] = bf16_value(g / (1.0F + std::exp(-g)) * decode_e2m1(up));
+    weight[i] = decode_e2m1(down);
+  }
+  layer.global(0, Half::down, 0.7F);
+  std::array<float, kStatedLanes> sums{};
+  for (std::size_t block = 0; block < kInter; block += kStatedBlock) {
+    std::array<float, kStatedLanes> part{};
+    for (std::size_t i = block; i < std::min<std::size_t>(kInter, block + kStatedBlock); ++i)
+      part[i % kStatedLanes] += weight[i] * act[i];
+    for (std::size_t lane = 0; lane < kStatedLanes; ++lane) sums[lane] += part[lane];
+  }
+  std::array<float, 4> four{};
+  for (std::size_t i = 0; i < 4; ++i) four[i] = sums[i] + sums[i + 4];
+  const float expected = ((four[0] + four[2]) + (four[1] + four[3])) * 0.7F;
+  EXPECT_EQ(layer.run(kExperts, unit_x(32), {0}, {1.0F})[0], expected);
 }
 
 TEST(PortableExperts, OffsetsOfBigBuffersAre64Bit) {  // K-07

@@ -18,7 +18,7 @@
 namespace moxie::test {
 
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-inline constexpr float kInf = std::numeric_limits<float>::infinity();
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Routed {
   std::vector<std::int32_t> ids;

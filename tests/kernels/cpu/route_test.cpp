@@ -13,7 +13,7 @@ namespace {
 
 using test::call_of_logits;
 using test::expect_weights;
-using test::kInf;
+using test::kInfinity;
 using test::kNan;
 using test::logit_of;
 using test::RouteCall;
@@ -196,7 +196,7 @@ TEST(Route, S02_NanLogitsAreNeverSelectedAndTooFewLogitsMaskTheToken) {
 
 // An infinite logit has no finite weight, so it counts as no number either.
 TEST(Route, InfiniteLogitsAreNotSelected) {
-  for (const float infinity : {kInf, -kInf}) {
+  for (const float infinity : {kInfinity, -kInfinity}) {
     RouteCall call = call_of_logits(RouterKind::sqrt_softplus, 3, 2, {1.0F, 0.5F, 0.25F});
     call.weight[0] = infinity;
     const Routed routed = run(call);

@@ -262,6 +262,41 @@ TEST(KnownCases, AScaleThatRoundingDecidesWidensTheBoundOfItsGroup) {
   EXPECT_GT(bound_of(32, 14), 100 * bound_of(32, 15));
 }
 
+// Every term of the bound, by hand: the gate is 2^20 - 2^20 + 80, of which an engine may lose 2.
+TEST(KnownCases, TheBoundIsTheSumOfItsTerms) {
+  SmallLayer layer({.format = BlockFormat::nvfp4, .top_k = 2});
+  layer.ids = {0, -1};
+  layer.weights = {-0.5F, 1.0F};
+  layer.x[0] = 0x1p20F;
+  layer.x[1] = -0x1p20F;
+  layer.x[2] = 80;
+  layer.x[3] = 12;
+  test::SmallExpert& expert = layer.experts[0];
+  for (const std::uint64_t col : {0, 1, 2}) expert.gate.set(0, col, 1);
+  expert.up.set(0, 3, 1);
+  layer.set_down(0, 5, 0, -2);
+  expert.gate.mul = 0.5;
+  expert.up.mul = 0.25;
+  expert.down.mul = 3;
+  const auto result = layer.run();
+
+  constexpr double kEpsilon = 0x1p-24;
+  // 32 terms and the global scale: as many roundings as any order of summation can have.
+  constexpr double kGamma = 33 * kEpsilon / (1 - 33 * kEpsilon);
+  const double gate_error = kGamma * (0x1p21 + 80) * 0.5;
+  const double up_error = kGamma * 12 * 0.25;
+  // silu is the identity to 1e-16 there.
+  const double error = (40 + gate_error) * (3 + up_error) - 120 + 16 * kEpsilon * 120;
+  const double spread =
+      bf16_value(static_cast<float>(120 + error)) - bf16_value(static_cast<float>(120 - error));
+  EXPECT_EQ(spread, 12);
+  const double slot = 3 * (kGamma * 2 * 120 + 2 * spread);
+  EXPECT_EQ(result.y[5], 360);
+  EXPECT_EQ(result.magnitude[5], 360);
+  EXPECT_NEAR(result.bound[5], 0.5 * slot + 2 * kEpsilon * 360, 1e-9);
+  EXPECT_LT(result.bound[4], 1e-40);
+}
+
 TEST(KnownCases, RefusesProblemsThatItCanNotJudge) {
   const auto code = [](const SmallLayer& layer) {
     return test::refusal_of([&] { static_cast<void>(layer.run()); }).code();

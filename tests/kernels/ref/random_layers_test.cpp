@@ -344,7 +344,7 @@ TEST(RandomLayers, R2_WeightsOnlyNoiseIsThatOfTheFormats) {
   const std::uint64_t seed = fresh_seed();
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
-  constexpr std::uint64_t kRows = 400;
+  constexpr std::uint64_t kRows = 2000;
   constexpr std::uint64_t kCols = 512;
   for (const auto& [format, expected] :
        {std::pair{BlockFormat::mxfp4, 0.114}, {BlockFormat::nvfp4, 0.095}}) {
@@ -369,11 +369,11 @@ TEST(RandomLayers, R2_WeightsOnlyNoiseIsThatOfTheFormats) {
         matrix.set_code(i / kCols, i % kCols, encode_e2m1(static_cast<float>(weights[i] / step)));
     }
     std::vector<double> x(kCols);
-    for (double& value : x) value = normal(random);
     std::vector<double> row(kCols);
     double error = 0;
     double norm = 0;
     for (std::uint64_t r = 0; r < kRows; ++r) {
+      for (double& value : x) value = normal(random);
       ref::decode_row(matrix.view(), format, r, kCols, row.data());
       const double got = matrix.mul * ref::product_sum(row.data(), x.data(), kCols);
       const double right = ref::product_sum(weights.data() + r * kCols, x.data(), kCols);
@@ -382,8 +382,8 @@ TEST(RandomLayers, R2_WeightsOnlyNoiseIsThatOfTheFormats) {
     }
     const double noise = std::sqrt(error / norm);
     std::printf("%s weights only: %.4f\n", std::string(name_of(format)).c_str(), noise);
-    // 400 products: the ratio of two sums of squares is within a fifth with room to spare.
-    EXPECT_NEAR(noise, expected, expected / 5) << "seed " << seed;
+    // The ratio of two sums of 2000 squares deviates by 2.2 % of itself.
+    EXPECT_NEAR(noise, expected, expected / 8) << "seed " << seed;
   }
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of two FP4 weight rows with the activation rows of an expert, fp32 accumulation.
 //
-// A weight row is decoded piece by piece (kChunk columns) and multiplied with a tile of activation
-// rows. Every (weight row, activation row) pair has its own kLanes partial sums, column c in lane
-// c % kLanes, added up in a fixed tree at the end: the result of a pair depends on nothing but its
-// two rows, whatever is computed beside it.
+// A weight row is decoded block by block and multiplied with a tile of activation rows. Every
+// (weight row, activation row) pair has its own kLanes partial sums, column c in lane c % kLanes:
+// first those of a block, then, lane by lane, the sum of the blocks, added up in a fixed tree at
+// the end. The result of a pair depends on nothing but its two rows, whatever is computed beside
+// it, and a product passes few roundings (SumOrder of the catalog's entry).
 #pragma once
 
 #include <array>
@@ -16,8 +17,8 @@
 
 namespace moxie::cpu::portable {
 
-inline constexpr std::uint64_t kChunk = 1024;  // columns decoded at once; 4 KiB of floats
-inline constexpr std::uint64_t kTile = 32;     // activation rows that share a decoded chunk
+inline constexpr std::uint64_t kBlock = 256;  // columns decoded and summed up at once
+inline constexpr std::uint64_t kTile = 32;    // activation rows that share a decoded chunk
 inline constexpr std::uint64_t kLanes = 8;
 
 // Four floats that the compiler keeps in one register of any SIMD machine.
@@ -78,13 +79,13 @@ void decode_columns(const WeightRows& weights, std::uint64_t row, std::uint64_t 
   }
 }
 
-// Adds `count` columns (multiple of kLanes) of two weight rows times kRows activation rows.
+// Adds the sum of `count` columns (multiple of kLanes) of two weight rows times kRows activation
+// rows.
 template <std::uint64_t kRows>
 void multiply_add(const float* weight0, const float* weight1, const float* const* x,
                   std::uint64_t count,
                   std::array<Lanes, 2>* sums) {  // [kRows], one entry per weight row
-  std::array<std::array<Lanes, 2>, kRows> local;
-  for (std::uint64_t r = 0; r < kRows; ++r) local[r] = sums[r];
+  std::array<std::array<Lanes, 2>, kRows> local{};
   for (std::uint64_t i = 0; i < count; i += kLanes) {
     const Vec4 w0_low = load4(weight0 + i);
     const Vec4 w0_high = load4(weight0 + i + 4);
@@ -99,7 +100,12 @@ void multiply_add(const float* weight0, const float* weight1, const float* const
       local[r][1].high += w1_high * x_high;
     }
   }
-  for (std::uint64_t r = 0; r < kRows; ++r) sums[r] = local[r];
+  for (std::uint64_t r = 0; r < kRows; ++r) {
+    for (std::size_t side = 0; side < 2; ++side) {
+      sums[r][side].low += local[r][side].low;
+      sums[r][side].high += local[r][side].high;
+    }
+  }
 }
 
 // Row `row0` of `first` and row `row1` of `second` (the same width) times `rows` <= kTile
@@ -108,12 +114,12 @@ template <BlockFormat kFormat>
 void multiply_pair(const WeightRows& first, std::uint64_t row0, const WeightRows& second,
                    std::uint64_t row1, const float* const* x, std::uint64_t rows,
                    std::array<float, 2>* results) {  // [rows]
-  alignas(64) std::array<float, kChunk> weight0;
-  alignas(64) std::array<float, kChunk> weight1;
+  alignas(64) std::array<float, kBlock> weight0;
+  alignas(64) std::array<float, kBlock> weight1;
   std::array<std::array<Lanes, 2>, kTile> sums{};
-  for (std::uint64_t column = 0; column < first.columns; column += kChunk) {
+  for (std::uint64_t column = 0; column < first.columns; column += kBlock) {
     const std::uint64_t rest = first.columns - column;
-    const std::uint64_t count = rest < kChunk ? rest : kChunk;
+    const std::uint64_t count = rest < kBlock ? rest : kBlock;
     decode_columns<kFormat>(first, row0, column, count, weight0.data());
     decode_columns<kFormat>(second, row1, column, count, weight1.data());
     std::uint64_t r = 0;

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What moxie run refuses, with which exit code, before it computes anything.
+#include <filesystem>
+
+#include "cli/run_command.hpp"
+
+namespace moxie {
+namespace {
+
+using test::expect_refusal;
+using test::Words;
+
+class RunRefusals : public test::RunCommand {
+ protected:
+  RunRefusals() : model_(synth("model")) {}
+
+  std::string model_;
+};
+
+TEST_F(RunRefusals, NameValuesThatCanNotBeC01) {
+  const std::pair<Words, const char*> wrong[] = {{{"--tp", "0"}, "MOXIE-P001"},
+                                                 {{"--tp", "1,65"}, "MOXIE-P001"},
+                                                 {{"--tp", "3..1"}, "MOXIE-U001"},
+                                                 {{"--tp", "1,,3"}, "MOXIE-U001"},
+                                                 {{"--tp", "-1"}, "MOXIE-U001"},
+                                                 {{"--repeat", "0"}, "MOXIE-U001"},
+                                                 {{"--threads", "0"}, "MOXIE-U001"},
+                                                 {{"--tokens", "x"}, "MOXIE-U001"},
+                                                 {{"--layer", "-1"}, "MOXIE-U001"},
+                                                 {{"--top-k", "0"}, "MOXIE-U001"},
+                                                 {{"--top-k", "9"}, "MOXIE-U003"},
+                                                 {{"--routing", "even"}, "MOXIE-U001"},
+                                                 {{"--routing", "zipf"}, "MOXIE-U001"},
+                                                 {{"--routing", "zipf:x"}, "MOXIE-U001"},
+                                                 {{"--routing", "zipf:-1"}, "MOXIE-U003"},
+                                                 {{"--routing", "one:8"}, "MOXIE-U003"},
+                                                 {{"--routing", "one:"}, "MOXIE-U001"},
+                                                 {{"--routing", "file:"}, "MOXIE-U001"},
+                                                 {{"--output", at("absent/out")}, "MOXIE-U003"},
+                                                 {{"--output", model_}, "MOXIE-U003"}};
+  for (const auto& [options, code] : wrong) expect_refusal(2, code, Words{"run", model_} + options);
+}
+
+TEST_F(RunRefusals, NameWhatIsNotThereC01) {
+  expect_refusal(3, "MOXIE-C001", {"run", at("absent")});
+  expect_refusal(3, "MOXIE-M011", {"run", model_, "--layer", "7"});
+  std::filesystem::copy(model_ + "/config.json", at("config.json"));
+  expect_refusal(3, "MOXIE-M011", {"run", at("config.json")});
+  expect_refusal(3, "MOXIE-R005", {"run", model_, "--input", at("absent")});
+  expect_refusal(3, "MOXIE-R005", {"run", model_, "--routing", "file:" + at("absent")});
+}
+
+TEST_F(RunRefusals, NameWhatNoKernelRunsC01) {
+  expect_refusal(4, "MOXIE-P002", {"run", model_, "--target", "sm90"});
+  expect_refusal(4, "MOXIE-P004", {"run", model_, "--ep", "9"});
+  test::write_tiny(folder_.path() / "relu2",
+                   {.dialect = test::TinyDialect::modelopt, .gated = false});
+  expect_refusal(4, "MOXIE-R001", {"run", at("relu2")});
+}
+
+TEST_F(RunRefusals, NameTheTensorOfAnInputThatIsWrong) {
+  const auto refused = [&](const std::vector<test::TinyTensor>& tensors, const Words& more = {}) {
+    return expect_refusal(3, "MOXIE-R005",
+                          Words{"run", model_, "--check", "--input", input(tensors)} + more);
+  };
+  for (const std::int64_t id : {std::int64_t{8}, std::int64_t{-2}, std::int64_t{1} << 32}) {
+    const std::string line = refused({activations(2), ids({2, 2}, {0, 1, id, 2}), weights({2, 2})});
+    EXPECT_TRUE(test::has(line, "topk_ids")) << line;
+    EXPECT_TRUE(test::has(line, "token 1, column 0")) << line;
+  }
+  refused({ids({2, 2}, {0, 1, 2, 3}), weights({2, 2})});
+  refused({activations(2), weights({2, 2})});
+  refused({activations(2), ids({2, 3}, {0, 1, 2, 3, 4, 5}), weights({2, 3})});
+  // A hash layer needs token ids, and an input is taken as it is.
+  const std::string line = refused({activations(2)}, {"--routing", "model"});
+  EXPECT_TRUE(test::has(line, "token_ids")) << line;
+}
+
+TEST_F(RunRefusals, NameAnInputThatContradictsTheOptions) {
+  const std::string routed = input({activations(2), ids({2, 2}, {0, 1, 2, 3}), weights({2, 2})});
+  expect_refusal(2, "MOXIE-R006", {"run", model_, "--input", routed, "--tokens", "3"});
+  for (const char* routing : {"uniform", "model"})
+    expect_refusal(2, "MOXIE-R013", {"run", model_, "--input", routed, "--routing", routing});
+}
+
+TEST_F(RunRefusals, NameAnOptionThatContradictsAPackedSet) {
+  const std::string set = pack(model_, "set", {"--tp", "3", "--ep", "2"});
+  for (const Words& options :
+       {Words{"--tp", "1"}, Words{"--tp", "3,1"}, Words{"--ep", "1"}, Words{"--format", "nvfp4"},
+        Words{"--act-format", "fp8"}, Words{"--target", "sm90"}, Words{"--kernel-align", "64"}})
+    expect_refusal(2, "MOXIE-R013", Words{"run", set} + options);
+  expect_refusal(3, "MOXIE-M016", {"run", set, "--routing", "model"});
+  expect_refusal(3, "MOXIE-K005", {"run", set, "--layer", "5"});
+  std::filesystem::remove_all(set + "/rank-004");
+  expect_refusal(3, "MOXIE-K005", {"run", set});
+}
+
+}  // namespace
+}  // namespace moxie
