@@ -66,7 +66,19 @@ std::string Console::painted(std::string_view text, std::string_view code, bool 
 }
 
 void Console::print(const Json& document, const std::string& text) const {
-  if (write_all(stdout, options_.json ? document.dump() + "\n" : text) || errno == EPIPE) return;
+  put(options_.json ? document.dump() + "\n" : text);
+}
+
+void Console::print_line(const Json& document) const {
+  if (options_.json) put(document.dump_compact() + "\n");
+}
+
+void Console::print_text(const std::string& text) const {
+  if (!options_.json) put(text);
+}
+
+void Console::put(const std::string& text) {
+  if (write_all(stdout, text) || errno == EPIPE) return;
   throw Error(ErrorCode::environment,
               {.code = "MOXIE-E001",
                .message = "write to stdout failed: " + std::generic_category().message(errno)});

@@ -32,6 +32,9 @@ class Console {
   // Prints the document with --json, else the text. Error(environment) MOXIE-E001 when stdout does
   // not take it; a reader that has closed the pipe is no error.
   void print(const Json& document, const std::string& text) const;
+  // For verbs that print as they go: with --json one document a line, without only text.
+  void print_line(const Json& document) const;
+  void print_text(const std::string& text) const;
   // One line per finding on stderr, whatever names it quotes; --quiet leaves errors only.
   void talk(const std::vector<Finding>& findings) const;
   // One line on stderr unless --quiet.
@@ -48,6 +51,7 @@ class Console {
   [[nodiscard]] std::string verdict(bool passed) const;
 
  private:
+  static void put(const std::string& text);
   [[nodiscard]] std::string painted(std::string_view text, std::string_view code,
                                     bool to_stdout) const;
 

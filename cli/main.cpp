@@ -178,6 +178,12 @@ int run(int argc, char** argv) {
                "  moxie run packed --routing zipf:1.2 --tokens 256 --repeat 20\n",
                console_options),
       run_args);
+  BenchArgs bench;
+  add_bench_options(add_verb(app, *help, "bench", "Check a layer, then time it, cold and warm",
+                             "  moxie bench --problem deepseek-v4-flash --tokens 1,8,64\n"
+                             "  moxie bench --problem layer --tp 1,3 --json >records.jsonl\n",
+                             console_options),
+                    bench);
   add_verb(app, *help, "devices", "Say what this machine and this binary can run",
            "  moxie devices\n"
            "  moxie devices --json\n",
@@ -195,6 +201,8 @@ int run(int argc, char** argv) {
                   {usage_finding(app, verb, error.what(), words)});
   }
 
+  bench.command = "moxie";
+  for (const std::string& word : words) bench.command += " " + word;
   const Console console(console_options);
   // Only what writes long needs to clean up; the others end at once.
   if (verb == "synth" || verb == "pack" || verb == "verify") catch_interrupts();
@@ -206,6 +214,7 @@ int run(int argc, char** argv) {
     if (verb == "pack") return run_pack(pack, console);
     if (verb == "verify") return run_verify(verify, console);
     if (verb == "run") return run_run(run_args, console);
+    if (verb == "bench") return run_bench(bench, console);
     return run_devices(console);
   });
   if (console.verbose()) console.say(verb_time(verb, watch.seconds()));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench_problem.hpp"
 #include "cli/option_kinds.hpp"
 
 namespace moxie::cli {
@@ -52,48 +53,30 @@ std::vector<int> parse_layers(const std::vector<std::string>& words) {
 }
 
 // "3", "1,3" or "1..64", which doubles.
-std::vector<unsigned> parse_doubling(const std::string& flag,
-                                     const std::vector<std::string>& words) {
-  std::vector<unsigned> numbers;
+template <class Number>
+std::vector<Number> parse_doubling(const std::string& flag, const std::vector<std::string>& words) {
+  std::vector<Number> numbers;
   for (const std::string& word : parts_of(words)) {
     const auto dots = word.find("..");
-    const auto first = read_count<unsigned>(flag, word.substr(0, dots));
-    const auto last =
-        dots == std::string::npos ? first : read_count<unsigned>(flag, word.substr(dots + 2), 1U);
+    const auto first = read_count<Number>(flag, word.substr(0, dots));
+    const auto last = dots == std::string::npos
+                          ? first
+                          : read_count<Number>(flag, word.substr(dots + 2), Number{1});
     if (last < first || (first == 0 && last != 0))
       throw CLI::ValidationError(flag, "\"" + word + "\" is an empty range");
     for (std::uint64_t number = first; number <= last; number *= 2) {
-      numbers.push_back(static_cast<unsigned>(number));
+      numbers.push_back(static_cast<Number>(number));
       if (number == 0) break;
     }
   }
   return numbers;
 }
 
-// "uniform", "zipf:S", "one:E", "model" or "file:PATH".
 GivenRouting parse_routing(const std::string& word) {
-  const std::size_t colon = std::min(word.find(':'), word.size());
-  const std::string name = word.substr(0, colon);
-  const std::string value = colon < word.size() ? word.substr(colon + 1) : "";
-  if (word == "uniform") return {};
-  if (word == "model") return {.source = RoutingSource::model, .drawn = {}, .file = {}};
-  if (name == "file" && !value.empty())
-    return {.source = RoutingSource::file, .drawn = {}, .file = value};
-  if (name == "one" && !value.empty()) {
-    const auto expert = read_count<std::uint64_t>("--routing", value);
-    return {.source = RoutingSource::drawn,
-            .drawn = {.kind = RoutingKind::one, .exponent = 1, .expert = expert},
-            .file = {}};
-  }
-  double exponent = -1;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), exponent);
-  if (name != "zipf" || error != std::errc() || end != value.data() + value.size()) {
-    throw CLI::ValidationError("--routing",
-                               "\"" + word + "\" is none of model|uniform|zipf:S|one:E|file:PATH");
-  }
-  return {.source = RoutingSource::drawn,
-          .drawn = {.kind = RoutingKind::zipf, .exponent = exponent, .expert = 0},
-          .file = {}};
+  const auto routing = routing_of(word);
+  if (routing) return *routing;
+  throw CLI::ValidationError("--routing",
+                             "\"" + word + "\" is none of model|uniform|zipf:S|one:E|file:PATH");
 }
 
 const std::vector kFormats = {BlockFormat::mxfp4, BlockFormat::nvfp4};
@@ -134,6 +117,25 @@ void add_plan_choice(CLI::App* verb, PlanOptions& options) {
   add_count<unsigned>(verb, "--tp", options.tp,
                       "tensor-parallel ranks: they share the intermediate axis (default 1)");
   add_shared_plan_options(verb, options);
+}
+
+// Numbers of ranks, planned one after another.
+void add_tp_list(CLI::App* verb, GivenPlan& plan) {
+  verb->add_option_function<std::vector<std::string>>(
+          "--tp",
+          [&plan](const std::vector<std::string>& words) {
+            plan.tp = parse_doubling<unsigned>("--tp", words);
+          },
+          "tensor-parallel ranks: 3, or a list 1,3 or 1..8 (doubling): one plan after another")
+      ->allow_extra_args(false)
+      ->type_name("LIST");
+}
+
+void add_routing(CLI::App* verb, std::optional<GivenRouting>& routing) {
+  verb->add_option_function<std::string>(
+          "--routing", [&routing](const std::string& word) { routing = parse_routing(word); },
+          "model|uniform|zipf:S|one:E|file:PATH: how tokens go to experts (default uniform)")
+      ->type_name("NAME");
 }
 
 }  // namespace
@@ -212,22 +214,12 @@ void add_verify_options(CLI::App* verb, VerifyArgs& args) {
 
 void add_run_options(CLI::App* verb, RunArgs& args) {
   add_model(verb, args.model, ", or a packed set");
-  verb->add_option_function<std::vector<std::string>>(
-          "--tp",
-          [&args](const std::vector<std::string>& words) {
-            args.plan.tp = parse_doubling("--tp", words);
-          },
-          "tensor-parallel ranks: 3, or a list 1,3 or 1..8 (doubling): one plan after another")
-      ->allow_extra_args(false)
-      ->type_name("LIST");
+  add_tp_list(verb, args.plan);
   add_shared_plan_options(verb, args.plan);
   add_count<int>(verb, "--layer", args.layer, "layer to run (default the first complete one)");
   add_count<std::uint64_t>(verb, "--top-k", args.top_k, "experts per token (default the config's)",
                            std::uint64_t{1});
-  verb->add_option_function<std::string>(
-          "--routing", [&args](const std::string& word) { args.routing = parse_routing(word); },
-          "model|uniform|zipf:S|one:E|file:PATH: how tokens go to experts (default uniform)")
-      ->type_name("NAME");
+  add_routing(verb, args.routing);
   verb->add_option_function<std::string>(
           "--input",
           [&args](const std::string& word) {
@@ -243,6 +235,35 @@ void add_run_options(CLI::App* verb, RunArgs& args) {
   verb->add_flag("--check", args.check, "compare with the double-precision reference");
   verb->add_flag("--trace", args.trace, "print the stage times of every repeat");
   verb->add_option("--output", args.output, "safetensors file to write: output and inputs");
+}
+
+void add_bench_options(CLI::App* verb, BenchArgs& args) {
+  verb->add_option("--problem", args.problem,
+                   "a model's name (deepseek-v4-flash, deepseek-v4-pro, tiny), a JSON file, or a "
+                   "checkpoint's folder (default deepseek-v4-flash)")
+      ->type_name("NAME|FILE");
+  add_tp_list(verb, args.plan);
+  add_shared_plan_options(verb, args.plan);
+  verb->add_option_function<std::vector<std::string>>(
+          "--tokens",
+          [&args](const std::vector<std::string>& words) {
+            args.tokens = parse_doubling<std::uint64_t>("--tokens", words);
+          },
+          "tokens per call: 8, 1,8,64 or 1..64 (doubling) (default the problem's, else 1,8,64)")
+      ->allow_extra_args(false)
+      ->type_name("LIST");
+  add_count<std::uint64_t>(verb, "--top-k", args.top_k, "experts per token (default the config's)",
+                           std::uint64_t{1});
+  add_routing(verb, args.routing);
+  add_count<std::uint64_t>(verb, "--seed", args.seed, "of weights and inputs (default 0)");
+  add_count<std::uint64_t>(verb, "--samples", args.samples, "measured calls a point (default 20)",
+                           std::uint64_t{1});
+  add_count<unsigned>(verb, "--threads", args.threads, "threads (default all)", 1U);
+  verb->add_option("--baseline", args.baseline,
+                   "records of an earlier run (--json) to compare with");
+  verb->add_option("--fail-over", args.fail_over_pct,
+                   "percent slower than the baseline that is a failure (default 5)")
+      ->check(CLI::NonNegativeNumber);
 }
 
 }  // namespace moxie::cli

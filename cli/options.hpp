@@ -17,5 +17,6 @@ void add_plan_options(CLI::App* verb, PlanArgs& args);
 void add_pack_options(CLI::App* verb, PackArgs& args);
 void add_verify_options(CLI::App* verb, VerifyArgs& args);
 void add_run_options(CLI::App* verb, RunArgs& args);
+void add_bench_options(CLI::App* verb, BenchArgs& args);
 
 }  // namespace moxie::cli

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <map>
 #include <span>
 #include <system_error>
 #include <utility>
 
+#include "cli/references.hpp"
 #include "cli/run_report.hpp"
 #include "cli/run_subject.hpp"
 
@@ -23,35 +23,6 @@ void stop_if_interrupted() {
   if (interrupted())
     throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
 }
-
-// References by the columns at which activation groups begin; plans that agree there share one.
-class References {
- public:
-  struct Entry {
-    LayerReference reference;
-    double seconds = 0;
-  };
-
-  References(const RunSubject& subject, const Probe& probe, const Console& console)
-      : subject_(subject), probe_(probe), console_(console) {}
-
-  const Entry& of(const ShardPlan& plan, std::span<const PackedExperts> experts) {
-    const auto [at, made_now] = entries_.try_emplace(group_boundaries(plan));
-    if (!made_now) return at->second;
-    const Stopwatch watch;
-    at->second.reference = subject_.reference(plan, probe_, experts);
-    at->second.seconds = watch.seconds();
-    if (at->second.seconds >= 0.5)
-      console_.say(fmt::format("reference: {:.1f} s", at->second.seconds));
-    return at->second;
-  }
-
- private:
-  const RunSubject& subject_;
-  const Probe& probe_;
-  const Console& console_;
-  std::map<std::vector<std::uint64_t>, Entry> entries_;
-};
 
 // Calls the layer once and returns the microseconds.
 double call(const MoeLayer& layer, const LayerIo& io, std::span<std::byte> workspace) {

@@ -15,33 +15,10 @@ namespace moxie::cli {
 
 namespace {
 
-constexpr std::string_view kRouteKernel = "cpu.portable.route";
-
-// Rates of one run; 0 where nothing was measured.
-struct Rates {
-  double tokens_per_s = 0;
-  double tflops = 0;
-  double gbps = 0;
-  double percent = 0;  // of what the nearer of the two ceilings allows
-};
+double median_us(const PlanRun& run) { return summarise(run.samples_us).median_us; }
 
 Rates rates_of(const RunReport& report, const PlanRun& run) {
-  const double seconds = summarise(run.samples_us).median_us * 1e-6;
-  if (!(seconds > 0)) return {};
-  const auto flops = static_cast<double>(report.work.flops);
-  const auto bytes = static_cast<double>(report.work.bytes_weights + report.work.bytes_acts);
-  const double least = std::max(bytes / (report.ceilings.read_gbps * 1e9),
-                                flops / (report.ceilings.fp32_tflops * 1e12));
-  return {.tokens_per_s = static_cast<double>(report.probe->probe.tokens) / seconds,
-          .tflops = flops / seconds * 1e-12,
-          .gbps = bytes / seconds * 1e-9,
-          .percent = least / seconds * 100};
-}
-
-double stage_median(const PlanRun& run, Stage stage) {
-  std::vector<double> samples;
-  for (const Trace& trace : run.traces) samples.push_back(static_cast<double>(trace[stage]) * 1e-3);
-  return summarise(std::move(samples)).median_us;
+  return cli::rates_of(report.work, report.ceilings, report.probe->probe.tokens, median_us(run));
 }
 
 template <class Range>
@@ -49,36 +26,6 @@ Json list_of(const Range& values) {
   Json list = Json::array();
   for (const auto& value : values) list.push_back(value);
   return list;
-}
-
-// Infinity has no place in JSON.
-Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-
-Json check_json(const LayerCheck& check, double reference_s) {
-  Json worst;
-  worst.set("token", check.worst_token).set("column", check.worst_column);
-  worst.set("expected", number_or_null(check.worst_expected))
-      .set("got", number_or_null(check.worst_got))
-      .set("bound", number_or_null(check.worst_bound));
-  Json json;
-  json.set("passed", check.passed)
-      .set("max_err_over_bound", number_or_null(check.max_err_over_bound))
-      .set("worst", std::move(worst));
-  json.set("relative_l2", number_or_null(check.relative_l2))
-      .set("worst_row", number_or_null(check.worst_row))
-      .set("norm_ratio", number_or_null(check.norm_ratio))
-      .set("unquantised_l2", number_or_null(check.unquantised_l2));
-  return json.set("reference_s", reference_s);
-}
-
-Json stages_json(const PlanRun& run) {
-  Json stages = Json::array();
-  for (std::size_t i = 0; i < kStageCount; ++i) {
-    const auto stage = static_cast<Stage>(i);
-    stages.push_back(
-        Json::object().set("name", name_of(stage)).set("median_us", stage_median(run, stage)));
-  }
-  return stages;
 }
 
 Json trace_json(const PlanRun& run) {
@@ -102,10 +49,7 @@ Json run_json(const RunReport& report, const PlanRun& run) {
   for (const RankPlan& rank : plan.ranks) bytes.push_back(rank.bytes_layer);
   Json json;
   json.set("tp", plan.tp).set("ep", plan.ep);
-  json.set("kernels",
-           Json::object()
-               .set("route", report.probe->routing == "model" ? Json(kRouteKernel) : Json())
-               .set("experts", plan.kernel));
+  json.set("kernels", kernels_json(plan, report.probe->routing == "model"));
   json.set("layout", name_of(plan.layout.kind)).set("bytes_per_rank", list_of(bytes));
   json.set("active_experts", report.work.active_experts)
       .set("rank_slots", list_of(slots_of_ranks(plan, report.probe->probe)));
@@ -116,17 +60,11 @@ Json run_json(const RunReport& report, const PlanRun& run) {
                          .set("iqr_us", timing.iqr_us)
                          .set("p10", timing.p10_us)
                          .set("p90", timing.p90_us));
-  json.set("tokens_per_s", rates.tokens_per_s).set("stages", stages_json(run));
+  json.set("tokens_per_s", rates.tokens_per_s).set("stages", stages_json(run.traces));
   if (report.trace) json.set("trace", trace_json(run));
-  json.set("work", Json::object()
-                       .set("flops", report.work.flops)
-                       .set("bytes_weights", report.work.bytes_weights)
-                       .set("bytes_acts", report.work.bytes_acts));
+  json.set("work", work_json(report.work));
   json.set("rate", Json::object().set("tflops", rates.tflops).set("gbps", rates.gbps));
-  json.set("ceiling", Json::object()
-                          .set("gbps_measured", report.ceilings.read_gbps)
-                          .set("tflops_measured", report.ceilings.fp32_tflops)
-                          .set("percent", rates.percent));
+  json.set("ceiling", ceiling_json(report.ceilings, rates));
   json.set("check", run.check ? check_json(*run.check, run.reference_s) : Json());
   return json;
 }
@@ -164,14 +102,13 @@ std::string runs_text(const RunReport& report) {
     const auto checked = [&](double LayerCheck::* value, const char* format) {
       return run.check ? fmt::format(fmt::runtime(format), (*run.check).*value) : std::string("-");
     };
-    table.add_row({fmt::to_string(run.plan->tp), fmt::to_string(run.plan->ep),
-                   fmt::to_string(run.plan->inter().kernel.value), format_count(bytes),
-                   fmt::format("{:.1f}", rates.tokens_per_s),
-                   fmt::format("{:.3f}", summarise(run.samples_us).median_us * 1e-3),
-                   fmt::format("{:.1f}", rates.percent),
-                   checked(&LayerCheck::max_err_over_bound, "{:.3f}"),
-                   checked(&LayerCheck::relative_l2, "{:.2e}"),
-                   checked(&LayerCheck::unquantised_l2, "{:.2e}")});
+    table.add_row(
+        {fmt::to_string(run.plan->tp), fmt::to_string(run.plan->ep),
+         fmt::to_string(run.plan->inter().kernel.value), format_count(bytes),
+         fmt::format("{:.1f}", rates.tokens_per_s), fmt::format("{:.3f}", median_us(run) * 1e-3),
+         fmt::format("{:.1f}", rates.percent), checked(&LayerCheck::max_err_over_bound, "{:.3f}"),
+         checked(&LayerCheck::relative_l2, "{:.2e}"),
+         checked(&LayerCheck::unquantised_l2, "{:.2e}")});
   }
   return table.to_text();
 }
@@ -184,7 +121,7 @@ std::string stages_text(const RunReport& report) {
     const auto stage = static_cast<Stage>(i);
     std::vector<std::string> row = {std::string(name_of(stage))};
     for (const PlanRun& run : report.runs)
-      row.push_back(fmt::format("{:.1f}", stage_median(run, stage)));
+      row.push_back(fmt::format("{:.1f}", stage_median_us(run.traces, stage)));
     table.add_row(std::move(row));
   }
   return "\n" + table.to_text();
@@ -207,35 +144,6 @@ std::string trace_text(const RunReport& report) {
 }
 
 }  // namespace
-
-RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& probe) {
-  RunWork work;
-  std::vector<bool> active(config.experts);
-  for (const std::int32_t id : probe.topk_ids) {
-    if (id < 0 || static_cast<std::uint64_t>(id) >= config.experts) continue;
-    ++work.slots;
-    active[static_cast<std::size_t>(id)] = true;
-  }
-  work.active_experts = static_cast<std::uint64_t>(std::ranges::count(active, true));
-  const std::uint64_t weights = projections_of(config).size() * config.hidden * config.inter;
-  const std::uint64_t group = format == BlockFormat::mxfp4 ? 32 : 16;
-  work.flops = 2 * work.slots * weights;
-  work.bytes_weights = work.active_experts * (weights / 2 + weights / group);
-  work.bytes_acts = probe.x.size() + probe.tokens * probe.hidden * sizeof(float);
-  return work;
-}
-
-std::vector<std::uint64_t> slots_of_ranks(const ShardPlan& plan, const Probe& probe) {
-  std::vector<std::uint64_t> slots;
-  for (const RankPlan& rank : plan.ranks) {
-    slots.push_back(
-        static_cast<std::uint64_t>(std::ranges::count_if(probe.topk_ids, [&](std::int32_t id) {
-          return id >= 0 && static_cast<std::uint64_t>(id) >= rank.experts.first &&
-                 static_cast<std::uint64_t>(id) < rank.experts.end;
-        })));
-  }
-  return slots;
-}
 
 bool RunReport::passed() const {
   return std::ranges::all_of(runs,

@@ -7,23 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "cli/figures.hpp"
 #include "cli/run_subject.hpp"
 #include "moxie/measure.hpp"
 
 namespace moxie::cli {
-
-// Counted from the problem: real parts only, of experts that a token goes to. The same for every
-// plan.
-struct RunWork {
-  std::uint64_t slots = 0;           // that are not masked
-  std::uint64_t active_experts = 0;  // with at least one slot
-  std::uint64_t flops = 0;           // two per weight and slot
-  std::uint64_t bytes_weights = 0;   // codes and block scales
-  std::uint64_t bytes_acts = 0;      // x read once, y written once
-};
-RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& probe);
-// Slots that each rank of the plan computes.
-std::vector<std::uint64_t> slots_of_ranks(const ShardPlan& plan, const Probe& probe);
 
 // One plan's run.
 struct PlanRun {

@@ -84,6 +84,21 @@ struct RunArgs {
 };
 int run_run(const RunArgs& args, const Console& console);
 
+struct BenchArgs {
+  std::string problem = "deepseek-v4-flash";
+  GivenPlan plan;
+  std::vector<std::uint64_t> tokens;
+  std::optional<std::uint64_t> top_k;
+  std::optional<GivenRouting> routing;
+  std::optional<std::uint64_t> seed;
+  std::uint64_t samples = 20;
+  unsigned threads = 0;  // all
+  std::optional<std::filesystem::path> baseline;
+  double fail_over_pct = 5;
+  std::string command;  // as typed
+};
+int run_bench(const BenchArgs& args, const Console& console);
+
 struct VerifyArgs {
   std::filesystem::path folder;
   std::filesystem::path against;

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// moxie bench: check, then time, cold and warm; one record a point.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "cli/bench_problem.hpp"
+#include "cli/bench_record.hpp"
+#include "cli/references.hpp"
+#include "cli/run_subject.hpp"
+#include "moxie/report.hpp"
+
+namespace moxie::cli {
+
+namespace {
+
+// A pass ends after so many seconds even with samples missing; the record says how many there were.
+constexpr double kPassSeconds = 10;
+constexpr std::uint64_t kLeastSamples = 3;
+constexpr int kMostTries = 3;  // of a point whose two passes differ
+const std::vector<std::uint64_t> kDefaultTokens = {1, 8, 64};
+
+// One call after another into a bf16 result, as an engine would make them.
+class TimedLayer {
+ public:
+  TimedLayer(const MoeLayer& layer, const Probe& probe)
+      : layer_(layer),
+        probe_(probe),
+        y_(probe.tokens * probe.hidden),
+        workspace_(layer.workspace_size(probe.tokens)) {}
+
+  // Microseconds of one call.
+  double call() {
+    const LayerIo io{.x = probe_.x_ref(),
+                     .topk_ids = probe_.topk_ids.data(),
+                     .topk_weights = probe_.topk_weights.data(),
+                     .y = {.data = y_.data(),
+                           .dtype = DType::bf16,
+                           .rows = probe_.tokens,
+                           .cols = probe_.hidden,
+                           .row_stride = probe_.hidden},
+                     .flags = &flags_,
+                     .trace = &trace_};
+    const Stopwatch watch;
+    const CallStatus status = layer_.forward(io, workspace_);
+    const double us = watch.seconds() * 1e6;
+    if (status != CallStatus::ok) {
+      throw Error(
+          ErrorCode::internal,
+          {.code = "MOXIE-U070", .message = "the layer answers " + std::string(name_of(status))});
+    }
+    return us;
+  }
+  [[nodiscard]] const Trace& trace() const { return trace_; }
+  [[nodiscard]] std::vector<float> result() const {
+    std::vector<float> values(y_.size());
+    std::ranges::transform(y_, values.begin(), [](std::uint16_t bits) {
+      return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+    });
+    return values;
+  }
+
+ private:
+  const MoeLayer& layer_;
+  const Probe& probe_;
+  std::vector<std::uint16_t> y_;  // [tokens, hidden] bf16
+  std::vector<std::byte> workspace_;
+  Trace trace_;
+  std::uint32_t flags_ = 0;
+};
+
+// Two passes of half the samples each, repeated while they differ.
+void measure(TimedLayer& layer, std::uint64_t samples, CacheFlusher& flusher, BenchPoint& point) {
+  const auto pass = [&] {
+    std::vector<double> times;
+    const Stopwatch watch;
+    for (std::uint64_t i = 0; i < std::max(samples / 2, kLeastSamples); ++i) {
+      if (i >= kLeastSamples && watch.seconds() > kPassSeconds) break;
+      if (interrupted())
+        throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
+      if (point.mode == BenchMode::cold) flusher.flush();
+      times.push_back(layer.call());
+      point.traces.push_back(layer.trace());
+    }
+    return times;
+  };
+  for (int attempt = 0; attempt < kMostTries; ++attempt) {
+    point.traces.clear();
+    const std::vector<double> first = pass();
+    const std::vector<double> second = pass();
+    const double a = summarise(first).median_us;
+    const double b = summarise(second).median_us;
+    point.passes_differ_pct = 100 * (std::max(a, b) / std::min(a, b) - 1);
+    point.samples_us = first;
+    point.samples_us.insert(point.samples_us.end(), second.begin(), second.end());
+    if (point.passes_differ_pct <= kMostPassesDiffer) return;
+  }
+}
+
+// Records of an earlier run by identity.
+std::map<std::string, double> read_baseline(const std::filesystem::path& path) {
+  std::ifstream stream(path);
+  if (!stream) {
+    throw Error(ErrorCode::usage, {.code = "MOXIE-B002",
+                                   .message = "the baseline can not be read",
+                                   .where = {.file = path.string()}});
+  }
+  std::map<std::string, double> medians;
+  for (std::string line; std::getline(stream, line);) {
+    if (line.empty()) continue;
+    const Json record = Json::parse(line, path.string());
+    if (const double median = median_us_of(record); median > 0)
+      medians[identity_of(record)] = median;
+  }
+  return medians;
+}
+
+class Bench {
+ public:
+  Bench(const BenchArgs& args, const Console& console)
+      : args_(args), console_(console), problem_(read_problem(args.problem)) {
+    if (args.baseline) baseline_ = read_baseline(*args.baseline);
+  }
+
+  int run() {
+    catch_interrupts();
+    std::unique_ptr<TemporaryCheckpoint> made;
+    if (problem_.folder.empty()) {
+      if (args_.plan.format) problem_.synth.format = args_.plan.format;
+      problem_.synth.seed = seed();
+      made = std::make_unique<TemporaryCheckpoint>(problem_.synth, console_.progress("synth"));
+    }
+    RunArgs run_args = args_of_run(made != nullptr ? made->folder() : problem_.folder);
+    const RunSubject subject(run_args);
+    console_.talk(subject.findings());
+    const unsigned threads = args_.threads == 0 ? host_cpu().threads : args_.threads;
+    setting_ = {.command = args_.command,
+                .model = problem_.name,
+                .seed = seed(),
+                .ceilings = measure_ceilings(threads),
+                .build = build_json(),
+                .host = host_json()};
+    for (const std::uint64_t tokens : token_counts()) {
+      run_args.tokens = tokens;
+      const RunProbe probe = make_run_probe(run_args, subject);
+      console_.talk(probe.findings);
+      References references(subject, probe.probe, console_);
+      for (const ShardPlan& plan : subject.plans()) run_plan(subject, plan, probe, references);
+    }
+    finish();
+    return passed_ ? 0 : static_cast<int>(ErrorCode::verdict);
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t seed() const { return args_.seed.value_or(problem_.seed); }
+  [[nodiscard]] std::vector<std::uint64_t> token_counts() const {
+    if (!args_.tokens.empty()) return args_.tokens;
+    return problem_.tokens.empty() ? kDefaultTokens : problem_.tokens;
+  }
+  [[nodiscard]] RunArgs args_of_run(const std::filesystem::path& folder) const {
+    RunArgs run;
+    run.model = folder;
+    run.plan = args_.plan;
+    run.top_k = args_.top_k ? args_.top_k : problem_.top_k;
+    run.routing = args_.routing ? args_.routing : problem_.routing;
+    run.seed = seed();
+    run.threads = args_.threads;
+    return run;
+  }
+
+  void run_plan(const RunSubject& subject, const ShardPlan& plan, const RunProbe& probe,
+                References& references) {
+    std::vector<PackedExperts> experts = subject.load(plan, {});
+    const References::Entry& reference = references.of(plan, experts);
+    const MoeLayer layer(plan, subject.spec(), std::move(experts));
+    TimedLayer timed(layer, probe.probe);
+    timed.call();
+    BenchPoint point{.plan = &plan,
+                     .tokens = probe.probe.tokens,
+                     .top_k = probe.probe.top_k,
+                     .routing = probe.routing,
+                     .rank_slots = slots_of_ranks(plan, probe.probe),
+                     .work = count_work(subject.config(), plan.format, probe.probe),
+                     .check = check_output(timed.result(), reference.reference, plan, DType::bf16),
+                     .reference_s = reference.seconds,
+                     .samples_us = {},
+                     .traces = {}};
+    point.check.bound = {};
+    for (const BenchMode mode : {BenchMode::cold, BenchMode::warm}) {
+      point.mode = mode;
+      if (point.check.passed) measure(timed, args_.samples, flusher_, point);
+      report(point);
+      if (!point.check.passed) break;  // a wrong result is not worth a time
+    }
+  }
+
+  void report(const BenchPoint& point) {
+    const Json record = record_of(setting_, point);
+    console_.print_line(record);
+    const auto name =
+        fmt::format("{} tokens, tp {}, {}", point.tokens, point.plan->tp, name_of(point.mode));
+    if (!point.check.passed) {
+      passed_ = false;
+      console_.talk(point.check.findings);
+    } else if (point.passes_differ_pct > kMostPassesDiffer) {
+      console_.talk({{.code = "MOXIE-B003",
+                      .severity = Severity::warning,
+                      .message = name + ": two passes differ, the machine was not quiet",
+                      .expected = fmt::format("at most {} %", kMostPassesDiffer),
+                      .got = fmt::format("{:.1f} %", point.passes_differ_pct)}});
+    }
+    compare(record, name);
+    add_row(point);
+  }
+
+  void compare(const Json& record, const std::string& name) {
+    const auto known = baseline_.find(identity_of(record));
+    const double median = median_us_of(record);
+    if (known == baseline_.end() || !(median > 0)) return;
+    ++compared_;
+    const double slower_pct = 100 * (median / known->second - 1);
+    if (!(slower_pct > args_.fail_over_pct)) return;
+    passed_ = false;
+    console_.talk({{.code = "MOXIE-B004",
+                    .message = name + ": slower than the baseline",
+                    .expected = fmt::format("{:.1f} us and at most {} % more", known->second,
+                                            args_.fail_over_pct),
+                    .got = fmt::format("{:.1f} us, {:+.1f} %", median, slower_pct)}});
+  }
+
+  void add_row(const BenchPoint& point) {
+    const bool timed = !point.samples_us.empty();
+    const SampleSummary summary = timed ? summarise(point.samples_us) : SampleSummary{};
+    const Rates rates = rates_of(point.work, setting_.ceilings, point.tokens, summary.median_us);
+    const auto figure = [&](std::string text) { return timed ? std::move(text) : "-"; };
+    table_.add_row(
+        {fmt::to_string(point.tokens), fmt::to_string(point.plan->tp),
+         std::string(name_of(point.mode)),
+         figure(fmt::format("{:.3f} [{:.3f}]", summary.median_us * 1e-3, summary.iqr_us * 1e-3)),
+         figure(fmt::format("{:.1f}", rates.tokens_per_s)),
+         figure(fmt::format("{:.2f}", rates.gbps)), figure(fmt::format("{:.4f}", rates.tflops)),
+         figure(fmt::format("{:.1f}", rates.percent)),
+         fmt::format("{:.3f}", point.check.max_err_over_bound)});
+    last_ = *point.plan;
+  }
+
+  void finish() {
+    if (args_.baseline && compared_ == 0) {
+      console_.talk({{.code = "MOXIE-B002",
+                      .severity = Severity::warning,
+                      .message = "no record of the baseline is of a point measured here",
+                      .where = {.file = args_.baseline->string()}}});
+    }
+    console_.print_text(fmt::format(
+        "{}: {} experts, hidden {}, inter {}, {}, activations {}, {}\n"
+        "Inside the timed region: one call, slots to bf16 result; outside: routing, packing, "
+        "checks.\n"
+        "Ceilings measured in this process: {:.1f} GB/s read, {:.4f} Tflop/s fp32 with baseline "
+        "instructions.\n\n{}",
+        setting_.model, last_.experts, last_.hidden, last_.inter().original.value,
+        name_of(last_.format), name_of(last_.act_format), last_.kernel, setting_.ceilings.read_gbps,
+        setting_.ceilings.fp32_tflops, table_.to_markdown()));
+  }
+
+  const BenchArgs& args_;
+  const Console& console_;
+  BenchProblem problem_;
+  BenchSetting setting_;
+  std::map<std::string, double> baseline_;
+  CacheFlusher flusher_;
+  Table table_{{"tokens", "tp", "mode", "ms, median [IQR]", "tokens/s", "GB/s", "Tflop/s",
+                "% of ceiling", "err/bound"}};
+  ShardPlan last_;
+  std::uint64_t compared_ = 0;
+  bool passed_ = true;
+};
+
+}  // namespace
+
+int run_bench(const BenchArgs& args, const Console& console) { return Bench(args, console).run(); }
+
+}  // namespace moxie::cli

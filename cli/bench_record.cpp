@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// All columns in every record, so that a line of a file stands alone.
+#include "cli/bench_record.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <utility>
+
+#include "moxie/report.hpp"
+
+namespace moxie::cli {
+
+namespace {
+
+Json problem_json(const BenchSetting& setting, const BenchPoint& point) {
+  const ShardPlan& plan = *point.plan;
+  Json problem;
+  problem.set("model", setting.model).set("tokens", point.tokens).set("hidden", plan.hidden);
+  problem.set("inter", plan.inter().original.value).set("experts", plan.experts);
+  problem.set("top_k", point.top_k).set("tp", plan.tp).set("ep", plan.ep);
+  problem.set("format", name_of(plan.format)).set("act_format", name_of(plan.act_format));
+  problem.set("target", name_of(plan.target)).set("routing", point.routing);
+  return problem.set("seed", setting.seed);
+}
+
+Json bench_check_json(const BenchPoint& point) {
+  Json check = check_json(point.check, point.reference_s);
+  return check.set("max_tile_err", number_or_null(point.check.worst_row))
+      .set("bound", number_or_null(point.check.worst_bound));
+}
+
+Json timing_json(const BenchPoint& point) {
+  if (point.samples_us.empty()) return {};
+  const SampleSummary summary = summarise(point.samples_us);
+  Json timing;
+  timing.set("mode", name_of(point.mode)).set("samples", summary.samples);
+  timing.set("median_us", summary.median_us).set("iqr_us", summary.iqr_us);
+  timing.set("p10", summary.p10_us).set("p90", summary.p90_us).set("host_us", summary.median_us);
+  timing.set("passes_differ_pct", point.passes_differ_pct);
+  return timing.set("rejected", point.passes_differ_pct > kMostPassesDiffer);
+}
+
+// The line that measures this point alone.
+std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
+  const ShardPlan& plan = *point.plan;
+  return fmt::format(
+      "moxie bench --problem {} --tokens {} --tp {} --ep {} --format {} --act-format {} --top-k {} "
+      "--routing {} --seed {}",
+      setting.model, point.tokens, plan.tp, plan.ep, name_of(plan.format), name_of(plan.act_format),
+      point.top_k, point.routing, setting.seed);
+}
+
+}  // namespace
+
+std::string_view name_of(BenchMode mode) { return mode == BenchMode::cold ? "cold" : "warm"; }
+
+Json record_of(const BenchSetting& setting, const BenchPoint& point) {
+  const auto now =
+      std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
+  const double median = point.samples_us.empty() ? 0 : summarise(point.samples_us).median_us;
+  const Rates rates = rates_of(point.work, setting.ceilings, point.tokens, median);
+  Json slots = Json::array();
+  for (const std::uint64_t count : point.rank_slots) slots.push_back(count);
+  Json record;
+  record.set("schema", "moxie.bench/1").set("ok", point.check.passed);
+  record.set("command", setting.command).set("repro", repro_of(setting, point));
+  record.set("time_utc", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now)));
+  record.set("build", setting.build).set("host", setting.host).set("device", Json());
+  record.set("problem", problem_json(setting, point));
+  record.set("kernels", kernels_json(*point.plan, point.routing == "model"));
+  record.set("layout", name_of(point.plan->layout.kind));
+  record.set("rank_slots", std::move(slots)).set("active_experts", point.work.active_experts);
+  record.set("check", bench_check_json(point)).set("timing", timing_json(point));
+  record.set("stages", stages_json(point.traces)).set("work", work_json(point.work));
+  record.set("rate", Json::object().set("tflops", rates.tflops).set("gbps", rates.gbps));
+  record.set("ceiling", ceiling_json(setting.ceilings, rates));
+  return record.set("findings", to_json(point.check.findings));
+}
+
+std::string identity_of(const Json& record) {
+  const auto part = [&](std::string_view key) {
+    const Json* value = record.find(key);
+    return value != nullptr ? value->dump_compact() : std::string();
+  };
+  const Json* timing = record.find("timing");
+  const Json* mode = timing != nullptr && timing->is_object() ? timing->find("mode") : nullptr;
+  return part("problem") + part("kernels") + (mode != nullptr ? mode->as_string() : "");
+}
+
+double median_us_of(const Json& record) {
+  const Json* timing = record.find("timing");
+  const Json* median =
+      timing != nullptr && timing->is_object() ? timing->find("median_us") : nullptr;
+  return median != nullptr ? median->as_double() : 0;
+}
+
+}  // namespace moxie::cli

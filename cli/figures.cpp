@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counting, dividing, and the parts of documents that hold the results.
+#include "cli/figures.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace moxie::cli {
+
+RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& probe) {
+  RunWork work;
+  std::vector<bool> active(config.experts);
+  for (const std::int32_t id : probe.topk_ids) {
+    if (id < 0 || static_cast<std::uint64_t>(id) >= config.experts) continue;
+    ++work.slots;
+    active[static_cast<std::size_t>(id)] = true;
+  }
+  work.active_experts = static_cast<std::uint64_t>(std::ranges::count(active, true));
+  const std::uint64_t weights = projections_of(config).size() * config.hidden * config.inter;
+  const std::uint64_t group = format == BlockFormat::mxfp4 ? 32 : 16;
+  work.flops = 2 * work.slots * weights;
+  work.bytes_weights = work.active_experts * (weights / 2 + weights / group);
+  work.bytes_acts = probe.x.size() + probe.tokens * probe.hidden * sizeof(float);
+  return work;
+}
+
+std::vector<std::uint64_t> slots_of_ranks(const ShardPlan& plan, const Probe& probe) {
+  std::vector<std::uint64_t> slots;
+  for (const RankPlan& rank : plan.ranks) {
+    slots.push_back(
+        static_cast<std::uint64_t>(std::ranges::count_if(probe.topk_ids, [&](std::int32_t id) {
+          return id >= 0 && static_cast<std::uint64_t>(id) >= rank.experts.first &&
+                 static_cast<std::uint64_t>(id) < rank.experts.end;
+        })));
+  }
+  return slots;
+}
+
+Rates rates_of(const RunWork& work, const Ceilings& ceilings, std::uint64_t tokens,
+               double median_us) {
+  const double seconds = median_us * 1e-6;
+  if (!(seconds > 0)) return {};
+  const auto flops = static_cast<double>(work.flops);
+  const auto bytes = static_cast<double>(work.bytes_weights + work.bytes_acts);
+  const double least =
+      std::max(bytes / (ceilings.read_gbps * 1e9), flops / (ceilings.fp32_tflops * 1e12));
+  return {.tokens_per_s = static_cast<double>(tokens) / seconds,
+          .tflops = flops / seconds * 1e-12,
+          .gbps = bytes / seconds * 1e-9,
+          .percent = least / seconds * 100};
+}
+
+double stage_median_us(std::span<const Trace> traces, Stage stage) {
+  std::vector<double> samples;
+  for (const Trace& trace : traces) samples.push_back(static_cast<double>(trace[stage]) * 1e-3);
+  return summarise(std::move(samples)).median_us;
+}
+
+Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+Json check_json(const LayerCheck& check, double reference_s) {
+  Json worst;
+  worst.set("token", check.worst_token).set("column", check.worst_column);
+  worst.set("expected", number_or_null(check.worst_expected))
+      .set("got", number_or_null(check.worst_got))
+      .set("bound", number_or_null(check.worst_bound));
+  Json json;
+  json.set("passed", check.passed)
+      .set("max_err_over_bound", number_or_null(check.max_err_over_bound))
+      .set("worst", std::move(worst));
+  json.set("relative_l2", number_or_null(check.relative_l2))
+      .set("worst_row", number_or_null(check.worst_row))
+      .set("norm_ratio", number_or_null(check.norm_ratio))
+      .set("unquantised_l2", number_or_null(check.unquantised_l2));
+  return json.set("reference_s", reference_s);
+}
+
+Json stages_json(std::span<const Trace> traces) {
+  Json stages = Json::array();
+  for (std::size_t i = 0; i < kStageCount; ++i) {
+    const auto stage = static_cast<Stage>(i);
+    stages.push_back(Json::object()
+                         .set("name", name_of(stage))
+                         .set("median_us", stage_median_us(traces, stage)));
+  }
+  return stages;
+}
+
+Json work_json(const RunWork& work) {
+  return Json::object()
+      .set("flops", work.flops)
+      .set("bytes_weights", work.bytes_weights)
+      .set("bytes_acts", work.bytes_acts);
+}
+
+Json ceiling_json(const Ceilings& ceilings, const Rates& rates) {
+  return Json::object()
+      .set("gbps_measured", ceilings.read_gbps)
+      .set("tflops_measured", ceilings.fp32_tflops)
+      .set("percent", rates.percent);
+}
+
+Json kernels_json(const ShardPlan& plan, bool routed) {
+  return Json::object()
+      .set("route", routed ? Json(plan.route_kernel) : Json())
+      .set("experts", plan.kernel);
+}
+
+}  // namespace moxie::cli

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Figures that run and bench state alike: work counted from the problem, rates, checks and stages.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "moxie/execution.hpp"
+#include "moxie/json.hpp"
+#include "moxie/measure.hpp"
+#include "moxie/model.hpp"
+#include "moxie/plan.hpp"
+#include "moxie/probe.hpp"
+#include "moxie/verify.hpp"
+
+namespace moxie::cli {
+
+// Counted from the problem: real parts only, of experts that a token goes to. The same for every
+// plan.
+struct RunWork {
+  std::uint64_t slots = 0;           // that are not masked
+  std::uint64_t active_experts = 0;  // with at least one slot
+  std::uint64_t flops = 0;           // two per weight and slot
+  std::uint64_t bytes_weights = 0;   // codes and block scales
+  std::uint64_t bytes_acts = 0;      // x read once, y written once
+};
+RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& probe);
+// Slots that each rank of the plan computes.
+std::vector<std::uint64_t> slots_of_ranks(const ShardPlan& plan, const Probe& probe);
+
+// Rates of one call; 0 where nothing was measured.
+struct Rates {
+  double tokens_per_s = 0;
+  double tflops = 0;
+  double gbps = 0;
+  double percent = 0;  // of what the nearer of the two ceilings allows
+};
+Rates rates_of(const RunWork& work, const Ceilings& ceilings, std::uint64_t tokens,
+               double median_us);
+
+double stage_median_us(std::span<const Trace> traces, Stage stage);
+
+// Infinity has no place in JSON.
+Json number_or_null(double value);
+Json check_json(const LayerCheck& check, double reference_s);
+Json stages_json(std::span<const Trace> traces);
+Json work_json(const RunWork& work);
+Json ceiling_json(const Ceilings& ceilings, const Rates& rates);
+// `routed`: whether the model's router ran.
+Json kernels_json(const ShardPlan& plan, bool routed);
+
+}  // namespace moxie::cli
