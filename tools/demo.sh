@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # The main job, end to end: one DeepSeek-V4-Flash layer at full width, planned for three ranks, packed, proven byte for
-# byte; then one wrong byte is planted in a copy and found. Once in MXFP4, once in NVFP4.
+# byte; one wrong byte is planted in a copy and found; then 64 tokens go through the layer on three ranks and on one, and
+# every output is held against a reference in double precision. Once in MXFP4, once in NVFP4.
 # Usage: tools/demo.sh path/to/moxie
 set -euo pipefail
 
 moxie=$(realpath "${1:-build/release/bin/moxie}")
+tables=$(realpath "$(dirname "$0")/demo_tables.py")
 work=$(mktemp -d "${TMPDIR:-/tmp}/moxie-demo.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -48,18 +50,24 @@ for format in mxfp4 nvfp4; do
   else
     found="found"
   fi
+  printf '\nRun 64 tokens on three ranks and on one, and check every output:\n'
+  printf '\n$ moxie run layer --tp 1,3 --kernel-align 128 --tokens 64 --check\n'
+  "$moxie" run layer --tp 1,3 --kernel-align 128 --tokens 64 --check --json >"run-$format.json" || failed=1
   plan=$("$moxie" plan layer --tp 3 --kernel-align 128 --json -q)
   rows+=("$format|$(number virtual <<<"$plan")|$(number local <<<"$plan")|$(number kernel <<<"$plan")|$proven|$found|$((SECONDS - started)) s")
   rm -rf layer packed planted
 done
 
-printf '\n=== Verdict ===\n'
+printf '\n=== Verdict: bytes ===\n'
 {
   echo "format|virtual|logical|kernel|bytes proven|planted byte|time"
   printf '%s\n' "${rows[@]}"
 } | column -t -s '|'
+printf '\n=== Verdict: numbers, 64 tokens, top 6 of 16 experts ===\n'
+python3 "$tables" run-mxfp4.json run-nvfp4.json || failed=1
 if ((failed)); then
   echo "FAILED"
   exit 1
 fi
 echo "Every byte of every expert is on exactly one rank, every tail is zero, and a single wrong byte is named."
+echo "Every output of three ranks and of one is within the derived bound of the double-precision reference."
