@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -59,12 +60,13 @@ class TimedLayer {
     return us;
   }
   [[nodiscard]] const Trace& trace() const { return trace_; }
-  [[nodiscard]] std::vector<float> result() const {
-    std::vector<float> values(y_.size());
-    std::ranges::transform(y_, values.begin(), [](std::uint16_t bits) {
-      return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-    });
-    return values;
+  // Whether the bf16 result is within half a unit in the last place of this one.
+  [[nodiscard]] bool result_is(const std::vector<float>& exact) const {
+    for (std::size_t i = 0; i < y_.size(); ++i) {
+      const auto got = std::bit_cast<float>(static_cast<std::uint32_t>(y_[i]) << 16);
+      if (!(std::abs(got - exact[i]) <= std::ldexp(std::abs(exact[i]), -8))) return false;
+    }
+    return true;
   }
 
  private:
@@ -81,7 +83,7 @@ void measure(TimedLayer& layer, std::uint64_t samples, CacheFlusher& flusher, Be
   const auto pass = [&] {
     std::vector<double> times;
     const Stopwatch watch;
-    for (std::uint64_t i = 0; i < std::max(samples / 2, kLeastSamples); ++i) {
+    for (std::uint64_t i = 0; i < std::max((samples + 1) / 2, kLeastSamples); ++i) {
       if (i >= kLeastSamples && watch.seconds() > kPassSeconds) break;
       if (interrupted())
         throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
@@ -107,7 +109,7 @@ void measure(TimedLayer& layer, std::uint64_t samples, CacheFlusher& flusher, Be
 // Records of an earlier run by identity.
 std::map<std::string, double> read_baseline(const std::filesystem::path& path) {
   std::ifstream stream(path);
-  if (!stream) {
+  if (std::error_code absent; !stream || std::filesystem::is_directory(path, absent)) {
     throw Error(ErrorCode::usage, {.code = "MOXIE-B002",
                                    .message = "the baseline can not be read",
                                    .where = {.file = path.string()}});
@@ -144,13 +146,19 @@ class Bench {
     setting_ = {.command = args_.command,
                 .model = problem_.name,
                 .seed = seed(),
+                .kernel_align = args_.plan.kernel_align,
+                .threads = args_.threads,
                 .ceilings = measure_ceilings(threads),
                 .build = build_json(),
                 .host = host_json()};
+    // What can be refused is refused before the first record.
+    std::vector<RunProbe> probes;
     for (const std::uint64_t tokens : token_counts()) {
       run_args.tokens = tokens;
-      const RunProbe probe = make_run_probe(run_args, subject);
-      console_.talk(probe.findings);
+      probes.push_back(make_run_probe(run_args, subject));
+      console_.talk(probes.back().findings);
+    }
+    for (const RunProbe& probe : probes) {
       References references(subject, probe.probe, console_);
       for (const ShardPlan& plan : subject.plans()) run_plan(subject, plan, probe, references);
     }
@@ -177,9 +185,8 @@ class Bench {
 
   void run_plan(const RunSubject& subject, const ShardPlan& plan, const RunProbe& probe,
                 References& references) {
-    std::vector<PackedExperts> experts = subject.load(plan, {});
-    const References::Entry& reference = references.of(plan, experts);
-    const MoeLayer layer(plan, subject.spec(), std::move(experts));
+    const MoeLayer layer(plan, subject.spec(), subject.load(plan, {}));
+    const CheckedRun checked = references.check(layer);
     TimedLayer timed(layer, probe.probe);
     timed.call();
     BenchPoint point{.plan = &plan,
@@ -187,12 +194,18 @@ class Bench {
                      .top_k = probe.probe.top_k,
                      .routing = probe.routing,
                      .rank_slots = slots_of_ranks(plan, probe.probe),
-                     .work = count_work(subject.config(), plan.format, probe.probe),
-                     .check = check_output(timed.result(), reference.reference, plan, DType::bf16),
-                     .reference_s = reference.seconds,
+                     .work = count_work(subject.config(), plan.format, probe.probe, DType::bf16),
+                     .check = figures_of(checked),
+                     .findings = checked.whole.findings,
                      .samples_us = {},
                      .traces = {}};
-    point.check.bound = {};
+    point.findings.insert(point.findings.end(), checked.stages.findings.begin(),
+                          checked.stages.findings.end());
+    if (!timed.result_is(checked.y)) {
+      point.check.passed = false;
+      point.findings.push_back(
+          {.code = "MOXIE-R010", .message = "the bf16 result is not the f32 result rounded once"});
+    }
     for (const BenchMode mode : {BenchMode::cold, BenchMode::warm}) {
       point.mode = mode;
       if (point.check.passed) measure(timed, args_.samples, flusher_, point);
@@ -202,37 +215,40 @@ class Bench {
   }
 
   void report(const BenchPoint& point) {
-    const Json record = record_of(setting_, point);
-    console_.print_line(record);
+    Json record = record_of(setting_, point);
     const auto name =
         fmt::format("{} tokens, tp {}, {}", point.tokens, point.plan->tp, name_of(point.mode));
-    if (!point.check.passed) {
-      passed_ = false;
-      console_.talk(point.check.findings);
-    } else if (point.passes_differ_pct > kMostPassesDiffer) {
-      console_.talk({{.code = "MOXIE-B003",
-                      .severity = Severity::warning,
-                      .message = name + ": two passes differ, the machine was not quiet",
-                      .expected = fmt::format("at most {} %", kMostPassesDiffer),
-                      .got = fmt::format("{:.1f} %", point.passes_differ_pct)}});
+    std::vector<Finding> findings = point.findings;
+    if (point.passes_differ_pct > kMostPassesDiffer) {
+      findings.push_back({.code = "MOXIE-B003",
+                          .severity = Severity::warning,
+                          .message = name + ": two passes differ, the machine was not quiet",
+                          .expected = fmt::format("at most {} %", kMostPassesDiffer),
+                          .got = fmt::format("{:.1f} %", point.passes_differ_pct)});
     }
-    compare(record, name);
+    const bool slower = compare(record, name, findings);
+    const bool ok = point.check.passed && !slower;
+    passed_ = passed_ && ok;
+    record.set("ok", ok).set("findings", to_json(findings));
+    console_.print_line(record);
+    console_.talk(findings);
     add_row(point);
   }
 
-  void compare(const Json& record, const std::string& name) {
+  // Whether the record is slower than its baseline by more than is allowed.
+  bool compare(const Json& record, const std::string& name, std::vector<Finding>& findings) {
     const auto known = baseline_.find(identity_of(record));
     const double median = median_us_of(record);
-    if (known == baseline_.end() || !(median > 0)) return;
+    if (known == baseline_.end() || !(median > 0)) return false;
     ++compared_;
     const double slower_pct = 100 * (median / known->second - 1);
-    if (!(slower_pct > args_.fail_over_pct)) return;
-    passed_ = false;
-    console_.talk({{.code = "MOXIE-B004",
-                    .message = name + ": slower than the baseline",
-                    .expected = fmt::format("{:.1f} us and at most {} % more", known->second,
-                                            args_.fail_over_pct),
-                    .got = fmt::format("{:.1f} us, {:+.1f} %", median, slower_pct)}});
+    if (slower_pct <= args_.fail_over_pct) return false;
+    findings.push_back({.code = "MOXIE-B004",
+                        .message = name + ": slower than the baseline",
+                        .expected = fmt::format("{:.1f} us and at most {} % more", known->second,
+                                                args_.fail_over_pct),
+                        .got = fmt::format("{:.1f} us, {:+.1f} %", median, slower_pct)});
+    return true;
   }
 
   void add_row(const BenchPoint& point) {
@@ -247,7 +263,7 @@ class Bench {
          figure(fmt::format("{:.1f}", rates.tokens_per_s)),
          figure(fmt::format("{:.2f}", rates.gbps)), figure(fmt::format("{:.4f}", rates.tflops)),
          figure(fmt::format("{:.1f}", rates.percent)),
-         fmt::format("{:.3f}", point.check.max_err_over_bound)});
+         fmt::format("{:.3f}", point.check.whole.max_err_over_bound)});
     last_ = *point.plan;
   }
 

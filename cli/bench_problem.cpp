@@ -93,6 +93,8 @@ BenchProblem read_problem_file(const std::string& path) {
   const ProblemFile file(document, path);
   BenchProblem problem{.name = path, .folder = {}, .synth = {}, .tokens = {}};
   const std::string model = file.text("model").value_or("deepseek-v4-flash");
+  const auto models = synth_models();
+  if (std::ranges::find(models, model) == models.end()) file.wrong("model", known_models());
   problem.synth.config = synth_config(model);
   problem.synth.experts = file.count("experts");
   problem.synth.hidden = file.count("hidden");

@@ -26,9 +26,9 @@ Json problem_json(const BenchSetting& setting, const BenchPoint& point) {
 }
 
 Json bench_check_json(const BenchPoint& point) {
-  Json check = check_json(point.check, point.reference_s);
-  return check.set("max_tile_err", number_or_null(point.check.worst_row))
-      .set("bound", number_or_null(point.check.worst_bound));
+  Json check = check_json(point.check);
+  return check.set("max_tile_err", number_or_null(point.check.whole.worst_row))
+      .set("bound", number_or_null(point.check.whole.worst_bound));
 }
 
 Json timing_json(const BenchPoint& point) {
@@ -42,14 +42,28 @@ Json timing_json(const BenchPoint& point) {
   return timing.set("rejected", point.passes_differ_pct > kMostPassesDiffer);
 }
 
+// A word as a shell reads it back.
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
 // The line that measures this point alone.
 std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
   const ShardPlan& plan = *point.plan;
-  return fmt::format(
-      "moxie bench --problem {} --tokens {} --tp {} --ep {} --format {} --act-format {} --top-k {} "
-      "--routing {} --seed {}",
-      setting.model, point.tokens, plan.tp, plan.ep, name_of(plan.format), name_of(plan.act_format),
-      point.top_k, point.routing, setting.seed);
+  std::string line = fmt::format(
+      "moxie bench --problem {} --tokens {} --tp {} --ep {} --format {} --act-format {} "
+      "--target {} --top-k {} --routing {} --seed {}",
+      shell_word(setting.model), point.tokens, plan.tp, plan.ep, name_of(plan.format),
+      name_of(plan.act_format), name_of(plan.target), point.top_k, shell_word(point.routing),
+      setting.seed);
+  if (setting.kernel_align) line += fmt::format(" --kernel-align {}", *setting.kernel_align);
+  if (setting.threads > 0) line += fmt::format(" --threads {}", setting.threads);
+  return line;
 }
 
 }  // namespace
@@ -76,7 +90,7 @@ Json record_of(const BenchSetting& setting, const BenchPoint& point) {
   record.set("stages", stages_json(point.traces)).set("work", work_json(point.work));
   record.set("rate", Json::object().set("tflops", rates.tflops).set("gbps", rates.gbps));
   record.set("ceiling", ceiling_json(setting.ceilings, rates));
-  return record.set("findings", to_json(point.check.findings));
+  return record.set("findings", to_json(point.findings));
 }
 
 std::string identity_of(const Json& record) {

@@ -21,6 +21,8 @@ struct BenchSetting {
   std::string command;  // as typed
   std::string model;    // the problem's name
   std::uint64_t seed = 0;
+  std::optional<std::uint64_t> kernel_align;  // as given
+  unsigned threads = 0;                       // as given; 0: all
   Ceilings ceilings;
   Json build;
   Json host;
@@ -33,8 +35,8 @@ struct BenchPoint {
   std::string routing;
   std::vector<std::uint64_t> rank_slots;
   RunWork work;
-  LayerCheck check;
-  double reference_s = 0;
+  CheckFigures check;
+  std::vector<Finding> findings;  // of the check
   BenchMode mode = BenchMode::cold;
   std::vector<double> samples_us;  // empty when the check failed
   double passes_differ_pct = 0;    // medians of the two halves of the samples

@@ -8,7 +8,8 @@
 
 namespace moxie::cli {
 
-RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& probe) {
+RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& probe,
+                   DType output) {
   RunWork work;
   std::vector<bool> active(config.experts);
   for (const std::int32_t id : probe.topk_ids) {
@@ -21,7 +22,7 @@ RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& p
   const std::uint64_t group = format == BlockFormat::mxfp4 ? 32 : 16;
   work.flops = 2 * work.slots * weights;
   work.bytes_weights = work.active_experts * (weights / 2 + weights / group);
-  work.bytes_acts = probe.x.size() + probe.tokens * probe.hidden * sizeof(float);
+  work.bytes_acts = probe.x.size() + probe.tokens * probe.hidden * bits_of(output) / 8;
   return work;
 }
 
@@ -59,21 +60,47 @@ double stage_median_us(std::span<const Trace> traces, Stage stage) {
 
 Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
-Json check_json(const LayerCheck& check, double reference_s) {
+CheckFigures figures_of(const CheckedRun& checked) {
+  CheckFigures figures{.passed = checked.passed(),
+                       .whole = checked.whole,
+                       .gate_up_passed = checked.acts_outside == 0,
+                       .acts = checked.acts,
+                       .acts_outside = checked.acts_outside,
+                       .down_passed = checked.stages.max_err_over_bound <= 1,
+                       .down_max_err_over_bound = checked.stages.max_err_over_bound,
+                       .down_relative_l2 = checked.stages.relative_l2,
+                       .reference_s = checked.reference_s};
+  figures.whole.bound = {};
+  figures.whole.findings = {};
+  return figures;
+}
+
+Json check_json(const CheckFigures& figures) {
+  const LayerCheck& check = figures.whole;
   Json worst;
   worst.set("token", check.worst_token).set("column", check.worst_column);
   worst.set("expected", number_or_null(check.worst_expected))
       .set("got", number_or_null(check.worst_got))
       .set("bound", number_or_null(check.worst_bound));
+  Json gate_up;
+  gate_up.set("name", name_of(Stage::gate_up)).set("passed", figures.gate_up_passed);
+  gate_up.set("values", figures.acts).set("outside", figures.acts_outside);
+  Json down;
+  down.set("name", name_of(Stage::down)).set("passed", figures.down_passed);
+  down.set("max_err_over_bound", number_or_null(figures.down_max_err_over_bound))
+      .set("relative_l2", number_or_null(figures.down_relative_l2));
+  Json stages = Json::array();
+  stages.push_back(std::move(gate_up));
+  stages.push_back(std::move(down));
   Json json;
-  json.set("passed", check.passed)
+  json.set("passed", figures.passed)
       .set("max_err_over_bound", number_or_null(check.max_err_over_bound))
       .set("worst", std::move(worst));
   json.set("relative_l2", number_or_null(check.relative_l2))
       .set("worst_row", number_or_null(check.worst_row))
       .set("norm_ratio", number_or_null(check.norm_ratio))
       .set("unquantised_l2", number_or_null(check.unquantised_l2));
-  return json.set("reference_s", reference_s);
+  return json.set("stages", std::move(stages)).set("reference_s", figures.reference_s);
 }
 
 Json stages_json(std::span<const Trace> traces) {

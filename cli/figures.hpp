@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "cli/references.hpp"
 #include "moxie/execution.hpp"
 #include "moxie/json.hpp"
 #include "moxie/measure.hpp"
@@ -25,7 +26,8 @@ struct RunWork {
   std::uint64_t bytes_weights = 0;   // codes and block scales
   std::uint64_t bytes_acts = 0;      // x read once, y written once
 };
-RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& probe);
+// `output` is the type in which y is written.
+RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& probe, DType output);
 // Slots that each rank of the plan computes.
 std::vector<std::uint64_t> slots_of_ranks(const ShardPlan& plan, const Probe& probe);
 
@@ -41,9 +43,23 @@ Rates rates_of(const RunWork& work, const Ceilings& ceilings, std::uint64_t toke
 
 double stage_median_us(std::span<const Trace> traces, Stage stage);
 
+// What a check found, without its arrays.
+struct CheckFigures {
+  bool passed = false;
+  LayerCheck whole;  // from x to y; without the bound of every element
+  bool gate_up_passed = false;
+  std::uint64_t acts = 0;          // values between the products
+  std::uint64_t acts_outside = 0;  // of them not what x and the weights allow
+  bool down_passed = false;
+  double down_max_err_over_bound = 0;  // from the engine's own values between the products
+  double down_relative_l2 = 0;
+  double reference_s = 0;
+};
+CheckFigures figures_of(const CheckedRun& checked);
+
 // Infinity has no place in JSON.
 Json number_or_null(double value);
-Json check_json(const LayerCheck& check, double reference_s);
+Json check_json(const CheckFigures& check);
 Json stages_json(std::span<const Trace> traces);
 Json work_json(const RunWork& work);
 Json ceiling_json(const Ceilings& ceilings, const Rates& rates);

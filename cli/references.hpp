@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// References made once for all plans that share them.
+// Checks of one probe under several plans, with references made once for all plans that share them.
 #pragma once
-
-#include <fmt/format.h>
 
 #include <cstdint>
 #include <map>
-#include <span>
 #include <vector>
 
 #include "cli/console.hpp"
@@ -15,33 +12,35 @@
 
 namespace moxie::cli {
 
-// References by the columns at which activation groups begin; plans that agree there share one.
+// What holding one layer's result against its references gave.
+struct CheckedRun {
+  LayerCheck whole;        // from x to y
+  LayerCheck stages;       // each stage from the engine's own values before it
+  std::uint64_t acts = 0;  // values between the products that were looked at
+  std::uint64_t acts_outside = 0;
+  double reference_s = 0;  // of making the references
+  std::vector<float> y;    // [tokens, hidden], the result that was checked
+  const LayerReference* reference = nullptr;
+
+  [[nodiscard]] bool passed() const { return whole.passed && stages.passed; }
+};
+
 class References {
  public:
-  struct Entry {
-    LayerReference reference;
-    double seconds = 0;
-  };
-
   References(const RunSubject& subject, const Probe& probe, const Console& console)
       : subject_(subject), probe_(probe), console_(console) {}
 
-  const Entry& of(const ShardPlan& plan, std::span<const PackedExperts> experts) {
-    const auto [at, made_now] = entries_.try_emplace(group_boundaries(plan));
-    if (!made_now) return at->second;
-    const Stopwatch watch;
-    at->second.reference = subject_.reference(plan, probe_, experts);
-    at->second.seconds = watch.seconds();
-    if (at->second.seconds >= 0.5)
-      console_.say(fmt::format("reference: {:.1f} s", at->second.seconds));
-    return at->second;
-  }
+  // Calls the layer once, into a poisoned workspace, and checks what it returns.
+  CheckedRun check(const MoeLayer& layer);
 
  private:
+  // Plans whose activation groups begin at the same columns share a reference.
+  const LayerReference& of(const MoeLayer& layer);
+
   const RunSubject& subject_;
   const Probe& probe_;
   const Console& console_;
-  std::map<std::vector<std::uint64_t>, Entry> entries_;
+  std::map<std::vector<std::uint64_t>, LayerReference> made_;
 };
 
 }  // namespace moxie::cli

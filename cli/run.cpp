@@ -94,7 +94,7 @@ void check_output_place(const fs::path& path) {
 
 // The last plan's results.
 void write_output(const fs::path& path, const Probe& probe, const std::vector<float>& y,
-                  const LayerCheck* check, const LayerReference* reference) {
+                  const std::optional<CheckedRun>& checked) {
   const auto matrix = [&](const std::vector<float>& values) {
     return MatrixRef{.data = values.data(),
                      .dtype = DType::f32,
@@ -105,9 +105,9 @@ void write_output(const fs::path& path, const Probe& probe, const std::vector<fl
   std::vector<NamedMatrix> more = {{"output", matrix(y)}};
   std::vector<float> expected;
   std::vector<float> bound;
-  if (check != nullptr && reference != nullptr) {
-    expected = rounded(reference->y);
-    bound = rounded_up(check->bound, reference->y, expected);
+  if (checked) {
+    expected = rounded(checked->reference->y);
+    bound = rounded_up(checked->whole.bound, checked->reference->y, expected);
     more.push_back({"reference", matrix(expected)});
     more.push_back({"bound", matrix(bound)});
   }
@@ -136,37 +136,30 @@ int run_run(const RunArgs& args, const Console& console) {
       .probe = &routed,
       .seed = args.seed,
       .trace = args.trace,
-      .work = count_work(subject.config(), subject.plans().front().format, probe),
+      .work = count_work(subject.config(), subject.plans().front().format, probe, DType::f32),
       .ceilings = measure_ceilings(args.threads == 0 ? host_cpu().threads : args.threads),
       .runs = {},
       .findings = routed.findings};
   References references(subject, probe, console);
   std::vector<float> y;
   std::uint32_t flags = 0;
-  const References::Entry* reference = nullptr;
+  std::optional<CheckedRun> checked;  // the last plan's
   for (const ShardPlan& plan : subject.plans()) {
     PlanRun run{.plan = &plan, .samples_us = {}, .traces = {}, .check = {}};
-    if (args.check && !subject.reference_needs_experts()) reference = &references.of(plan, {});
-    std::vector<PackedExperts> experts =
-        subject.load(plan, console.progress(fmt::format("load tp {}", plan.tp)));
-    if (args.check && subject.reference_needs_experts()) reference = &references.of(plan, experts);
-    const MoeLayer layer(plan, subject.spec(), std::move(experts));
+    const MoeLayer layer(plan, subject.spec(),
+                         subject.load(plan, console.progress(fmt::format("load tp {}", plan.tp))));
     measure(layer, probe, args.repeat, run, y, flags);
-    if (reference != nullptr) {
-      run.check = check_output(y, reference->reference, plan);
-      run.reference_s = reference->seconds;
-      append(report.findings, run.check->findings);
-      if (&plan != &subject.plans().back()) run.check->bound = {};  // only the last is written
+    if (args.check) {
+      checked = references.check(layer);
+      append(report.findings, checked->whole.findings);
+      append(report.findings, checked->stages.findings);
+      run.check = figures_of(*checked);
     }
     append(report.findings, rate_findings(report, run));
     report.runs.push_back(std::move(run));
   }
   append(report.findings, flag_findings(flags));
-  if (args.output) {
-    const PlanRun& last = report.runs.back();
-    write_output(*args.output, probe, y, last.check ? &*last.check : nullptr,
-                 reference != nullptr ? &reference->reference : nullptr);
-  }
+  if (args.output) write_output(*args.output, probe, checked ? checked->y : y, checked);
   console.talk(report.findings);
   report.findings.insert(report.findings.begin(), subject.findings().begin(),
                          subject.findings().end());

@@ -65,7 +65,7 @@ Json run_json(const RunReport& report, const PlanRun& run) {
   json.set("work", work_json(report.work));
   json.set("rate", Json::object().set("tflops", rates.tflops).set("gbps", rates.gbps));
   json.set("ceiling", ceiling_json(report.ceilings, rates));
-  json.set("check", run.check ? check_json(*run.check, run.reference_s) : Json());
+  json.set("check", run.check ? check_json(*run.check) : Json());
   return json;
 }
 
@@ -73,7 +73,7 @@ Json run_json(const RunReport& report, const PlanRun& run) {
 const PlanRun* worst_of(const RunReport& report) {
   const PlanRun* worst = nullptr;
   const auto key = [](const PlanRun& run) {
-    return std::pair(!run.check->passed, run.check->max_err_over_bound);
+    return std::pair(!run.check->passed, run.check->whole.max_err_over_bound);
   };
   for (const PlanRun& run : report.runs) {
     if (run.check && (worst == nullptr || key(run) > key(*worst))) worst = &run;
@@ -100,7 +100,8 @@ std::string runs_text(const RunReport& report) {
     std::uint64_t bytes = 0;
     for (const RankPlan& rank : run.plan->ranks) bytes = std::max(bytes, rank.bytes_layer);
     const auto checked = [&](double LayerCheck::* value, const char* format) {
-      return run.check ? fmt::format(fmt::runtime(format), (*run.check).*value) : std::string("-");
+      return run.check ? fmt::format(fmt::runtime(format), run.check->whole.*value)
+                       : std::string("-");
     };
     table.add_row(
         {fmt::to_string(run.plan->tp), fmt::to_string(run.plan->ep),
@@ -192,7 +193,7 @@ Json document_of(const RunReport& report) {
   document.set("schema", "moxie.run/1").set("ok", report.passed());
   document.set("path", report.path).set("model", plan.model).set("problem", std::move(problem));
   document.set("runs", std::move(runs));
-  document.set("check", worst != nullptr ? check_json(*worst->check, worst->reference_s) : Json());
+  document.set("check", worst != nullptr ? check_json(*worst->check) : Json());
   return document.set("findings", to_json(report.findings));
 }
 
@@ -205,7 +206,15 @@ std::string text_of(const RunReport& report, const Console& console) {
       static_cast<double>(report.work.flops) * 1e-9, format_bytes(report.work.bytes_weights),
       format_bytes(report.work.bytes_acts), report.ceilings.read_gbps, report.ceilings.fp32_tflops);
   if (const PlanRun* worst = worst_of(report)) {
-    const LayerCheck& check = *worst->check;
+    const LayerCheck& check = worst->check->whole;
+    for (const PlanRun& run : report.runs) {
+      text += fmt::format(
+          "stages of tp {}: gate_up {} of {} values outside their interval; down error/bound "
+          "{:.3f}, "
+          "relative L2 {:.1e}\n",
+          run.plan->tp, run.check->acts_outside, run.check->acts,
+          run.check->down_max_err_over_bound, run.check->down_relative_l2);
+    }
     text += fmt::format(
         "verdict: {}; worst at tp {}, token {}, column {}: {:.6g}, expected {:.6g} within {:.3g}\n",
         console.verdict(report.passed()), worst->plan->tp, check.worst_token, check.worst_column,

@@ -18,8 +18,7 @@ struct PlanRun {
   const ShardPlan* plan = nullptr;
   std::vector<double> samples_us;
   std::vector<Trace> traces;  // one per sample
-  std::optional<LayerCheck> check;
-  double reference_s = 0;  // of making the reference; shared by plans with the same one
+  std::optional<CheckFigures> check;
 };
 
 struct RunReport {

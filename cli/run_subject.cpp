@@ -148,10 +148,11 @@ std::vector<PackedExperts> RunSubject::load(const ShardPlan& plan, const Progres
   return experts;
 }
 
-LayerReference RunSubject::reference(const ShardPlan& plan, const Probe& probe,
-                                     std::span<const PackedExperts> experts) const {
-  if (folder_) return make_reference(plan, experts, spec_, probe);
-  LayerReference reference = make_reference(opened_->model, layer_, plan, spec_, probe);
+LayerReference RunSubject::reference(const MoeLayer& layer, const Probe& probe,
+                                     std::span<const float> act) const {
+  if (folder_) return make_reference(layer, probe, act);
+  LayerReference reference =
+      make_reference(opened_->model, layer_, layer.plan(), spec_, probe, act);
   release_source();
   return reference;
 }

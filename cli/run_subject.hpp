@@ -30,10 +30,10 @@ class RunSubject {
   // The experts of every rank of a plan.
   [[nodiscard]] std::vector<PackedExperts> load(const ShardPlan& plan,
                                                 const Progress& progress) const;
-  // A checkpoint's reference comes from its own tensors and needs no experts.
-  [[nodiscard]] bool reference_needs_experts() const { return folder_.has_value(); }
-  [[nodiscard]] LayerReference reference(const ShardPlan& plan, const Probe& probe,
-                                         std::span<const PackedExperts> experts) const;
+  // From the checkpoint's own tensors; a packed set has none but those that `layer` holds. `act` as
+  // for make_reference().
+  [[nodiscard]] LayerReference reference(const MoeLayer& layer, const Probe& probe,
+                                         std::span<const float> act = {}) const;
   // The layer's own router. Error(input) MOXIE-M016 for a packed set, which has none.
   [[nodiscard]] Router router() const;
 

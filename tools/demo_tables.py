@@ -13,7 +13,7 @@ def aligned(rows):
 
 
 def main():
-    checks = [["format", "tp", "check", "error/bound", "relative L2", "against unquantised", "bytes per rank"]]
+    checks = [["format", "tp", "check", "error/bound", "relative L2", "against unquantised", "stages", "bytes per rank"]]
     times = []
     passed = True
     for path in sys.argv[1:]:
@@ -24,6 +24,7 @@ def main():
             checks.append([
                 document["problem"]["format"], str(run["tp"]), "passed" if check["passed"] else "FAILED",
                 f"{check['max_err_over_bound']:.3f}", f"{check['relative_l2']:.1e}", f"{check['unquantised_l2']:.1e}",
+                "passed" if all(stage["passed"] for stage in check["stages"]) else "FAILED",
                 f"{max(run['bytes_per_rank']):,}",
             ])
             if not times:

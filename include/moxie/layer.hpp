@@ -42,7 +42,10 @@ struct LayerIo {
   const float* topk_weights = nullptr;     // [tokens, top_k] final router weights
   MutableMatrixRef y;                      // [tokens, hidden] f32 or bf16; every element is written
   std::uint32_t* flags = nullptr;          // one word; see kFlagBadExpertId
-  Trace* trace = nullptr;                  // times are written here unless null
+  // [ranks held, tokens * top_k, kernel width]: where each rank copies, by slot, the values that
+  // enter its down product; slots that it does not compute are left alone. Null: nobody looks.
+  float* act_tap = nullptr;
+  Trace* trace = nullptr;  // times are written here unless null
 };
 
 // Bytes of workspace that a call with up to `tokens` tokens needs. A pure function; grows with

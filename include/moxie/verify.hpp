@@ -41,6 +41,10 @@ MOXIE_API VerifyReport verify_packed(const std::filesystem::path& dir, const Moe
 
 // The right result of one call, in double precision on exactly dequantised weights, with moxie's
 // own activation quantisation (docs/formats.md). All arrays are [tokens, hidden].
+//
+// With the engine's own values between the products (LayerIo::act_tap, joined_acts) the reference
+// starts the down product from them, and says where they are not what x and the weights allow. The
+// two stages are then judged apart, each with the rounding of its own sums only.
 struct LayerReference {
   std::uint64_t tokens = 0;
   std::uint64_t hidden = 0;
@@ -50,6 +54,17 @@ struct LayerReference {
   std::vector<double>
       magnitude;  // sum of |weight| |w2| |a|: what the rounding of the sum over ranks scales with
   std::vector<double> unquantised;  // y without quantised activations
+
+  // The engine's value farthest outside the interval that it may lie in.
+  struct ActDeviation {
+    std::uint64_t outside = 0;  // values that are; 0: the rest means nothing
+    std::uint64_t token = 0;
+    std::uint64_t choice = 0;
+    std::uint64_t column = 0;  // of the intermediate axis
+    double least = 0;
+    double most = 0;
+    double got = 0;
+  } act;
 };
 
 // Columns at which the ranks' parts of the intermediate axis begin, when the activation format
@@ -61,10 +76,20 @@ MOXIE_API std::vector<std::uint64_t> group_boundaries(const ShardPlan& plan);
 // routed. Errors: as pack() for a bad scale or scalar; Error(unsupported) MOXIE-R001 for an
 // activation function or format without a reference.
 MOXIE_API LayerReference make_reference(const MoeModel& model, int layer, const ShardPlan& plan,
-                                        const LayerSpec& spec, const Probe& probe);
+                                        const LayerSpec& spec, const Probe& probe,
+                                        std::span<const float> act = {});
 // From packed experts of every rank of the plan, in rank order.
 MOXIE_API LayerReference make_reference(const ShardPlan& plan, std::span<const PackedExperts> ranks,
-                                        const LayerSpec& spec, const Probe& probe);
+                                        const LayerSpec& spec, const Probe& probe,
+                                        std::span<const float> act = {});
+// From the experts that a layer holds; it must hold every rank.
+MOXIE_API LayerReference make_reference(const MoeLayer& layer, const Probe& probe,
+                                        std::span<const float> act = {});
+
+// The taps of all ranks as one array [tokens, top_k, inter] at the checkpoint's width; rows of
+// masked slots are zero. `taps` is what a layer that holds every rank wrote to LayerIo::act_tap.
+MOXIE_API std::vector<float> joined_acts(const ShardPlan& plan, const Probe& probe,
+                                         std::span<const float> taps);
 
 // A result held against its reference.
 struct LayerCheck {
@@ -81,7 +106,7 @@ struct LayerCheck {
   double norm_ratio = 1;      // |y| / |reference|
   double unquantised_l2 = 0;  // relative L2 against activations that were not quantised
   std::vector<double> bound;  // [tokens, hidden] complete: with the ranks and the final rounding
-  std::vector<Finding> findings;  // MOXIE-R010 when not passed
+  std::vector<Finding> findings;  // MOXIE-R010, MOXIE-R014 when not passed
 };
 
 // `output` is the type to which y was rounded last, f32 or bf16.

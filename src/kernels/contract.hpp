@@ -53,6 +53,9 @@ struct ExpertsArgs {
   const std::int32_t* topk_ids = nullptr;  // [tokens, top_k] global
   const float* topk_weights = nullptr;     // [tokens, top_k]
   float* y = nullptr;                      // [tokens, hidden] dense; this rank's partial sum
+  // [slots, inter] where the values that enter the down product are copied, by slot; rows of slots
+  // that are not computed are left alone. Null: nobody looks.
+  float* act_tap = nullptr;
   std::byte* workspace = nullptr;  // workspace_bytes(shape, tokens), any content and alignment
   std::uint32_t* flags = nullptr;
   unsigned threads = 1;

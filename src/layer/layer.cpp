@@ -118,7 +118,8 @@ struct MoeLayer::State {
   [[nodiscard]] std::size_t require(unsigned rank, std::uint64_t expert) const;
   [[nodiscard]] bool accepts(const LayerIo& io) const;
   void run(const LayerIo& io, std::byte* workspace) const;
-  void run_rank(const HeldRank& rank, const LayerIo& io, float* y, std::byte* workspace) const;
+  void run_rank(const HeldRank& rank, const LayerIo& io, float* y, float* act_tap,
+                std::byte* workspace) const;
 };
 
 void MoeLayer::State::hold(PackedExperts packed) {
@@ -179,7 +180,7 @@ bool MoeLayer::State::accepts(const LayerIo& io) const {
   return shapes && pointers;
 }
 
-void MoeLayer::State::run_rank(const HeldRank& rank, const LayerIo& io, float* y,
+void MoeLayer::State::run_rank(const HeldRank& rank, const LayerIo& io, float* y, float* act_tap,
                                std::byte* workspace) const {
   if (rank.empty) {
     std::fill_n(y, io.x.rows * plan.hidden, 0.0F);
@@ -195,6 +196,7 @@ void MoeLayer::State::run_rank(const HeldRank& rank, const LayerIo& io, float* y
                .topk_ids = io.topk_ids,
                .topk_weights = io.topk_weights,
                .y = y,
+               .act_tap = act_tap,
                .workspace = workspace,
                .flags = io.flags,
                .threads = threads,
@@ -214,7 +216,11 @@ void MoeLayer::State::run(const LayerIo& io, std::byte* workspace) const {
   std::uint64_t reduce_ns = 0;
   for (const HeldRank& rank : held) {
     const bool first = &rank == &held.front();
-    run_rank(rank, io, first ? sum : partial, rest);
+    const auto index = static_cast<std::uint64_t>(&rank - held.data());
+    float* tap = io.act_tap == nullptr
+                     ? nullptr
+                     : io.act_tap + index * tokens * spec.top_k * plan.inter().kernel.value;
+    run_rank(rank, io, first ? sum : partial, tap, rest);
     if (first) continue;
     const std::uint64_t start = now_ns();
     parallel_team(tokens * hidden < 100'000 ? 1 : threads, [&](Team& team) {

@@ -72,6 +72,16 @@ Finding outside(const LayerCheck& check, std::uint64_t failed, std::uint64_t tok
           .got = number(check.worst_got)};
 }
 
+Finding outside(const LayerReference::ActDeviation& act) {
+  return {.code = "MOXIE-R014",
+          .message = "stage gate_up: token " + std::to_string(act.token) + ", choice " +
+                     std::to_string(act.choice) + ", column " + std::to_string(act.column) +
+                     " is not what x and the weights allow, the worst of " +
+                     std::to_string(act.outside) + " values",
+          .expected = number(act.least) + " to " + number(act.most),
+          .got = number(act.got)};
+}
+
 // Memory between two rows of guard bytes, all of it 0xFF: NaN as f32 and as bf16.
 class GuardedBuffer {
  public:
@@ -172,6 +182,10 @@ LayerCheck check_output(std::span<const float> y, const LayerReference& referenc
     check.norm_ratio = ratio_of(std::sqrt(got_squares), std::sqrt(whole.expected_squares));
   check.passed = failed_tokens == 0;
   if (!check.passed) check.findings.push_back(outside(check, failed_tokens, reference.tokens));
+  if (reference.act.outside > 0) {
+    check.passed = false;
+    check.findings.push_back(outside(reference.act));
+  }
   return check;
 }
 

@@ -4,17 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "base/checked.hpp"
 #include "formats/act_quant.hpp"
-#include "formats/block_format.hpp"
-#include "kernels/ref/reference.hpp"
 #include "moxie/catalog.hpp"
 #include "moxie/verify.hpp"
-#include "pack/scale_check.hpp"
+#include "verify/expert_source.hpp"
 
 namespace moxie {
 
@@ -68,7 +65,10 @@ const KernelEntry& entry_of(std::string_view kernel) {
 }
 
 LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& probe,
-                     std::function<ref::Expert(std::uint64_t)> expert) {
+                     std::span<const float> act, std::function<ref::Expert(std::uint64_t)> expert) {
+  const std::uint64_t slots = probe.tokens * probe.top_k;
+  MOXIE_CHECK(act.empty() || act.size() == slots * plan.inter().original.value,
+              "the engine's values are [tokens, top_k, inter]");
   const std::vector<float> x = floats_of(probe);
   // Columns beyond the real ones are zero and round nothing.
   const SumOrder& order = entry_of(plan.kernel).sum_order;
@@ -86,6 +86,7 @@ LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& 
                        .x = x.data(),
                        .topk_ids = probe.topk_ids.data(),
                        .topk_weights = probe.topk_weights.data(),
+                       .act = act.empty() ? nullptr : act.data(),
                        .expert = std::move(expert)};
   if (auto starts = group_boundaries(plan); !starts.empty())
     problem.part_starts = std::move(starts);
@@ -95,138 +96,15 @@ LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& 
           .y = std::move(result.y),
           .bound = std::move(result.bound),
           .magnitude = std::move(result.magnitude),
-          .unquantised = std::move(result.unquantised)};
+          .unquantised = std::move(result.unquantised),
+          .act = {.outside = result.act.outside,
+                  .token = result.act.slot / std::max<std::uint64_t>(probe.top_k, 1),
+                  .choice = result.act.slot % std::max<std::uint64_t>(probe.top_k, 1),
+                  .column = result.act.column,
+                  .least = result.act.least,
+                  .most = result.act.most,
+                  .got = result.act.got}};
 }
-
-const std::uint8_t* octets(std::span<const std::byte> bytes) {
-  return reinterpret_cast<const std::uint8_t*>(bytes.data());
-}
-
-// Hands out the checkpoint's own bytes, after refusing what pack() refuses.
-class CheckpointExperts {
- public:
-  CheckpointExperts(const MoeModel& model, const LayerExperts& layer)
-      : model_(model), layer_(layer) {}
-
-  [[nodiscard]] ref::Expert expert(std::uint64_t number) const {
-    const ExpertTensors& tensors = layer_.experts[number];
-    return {.gate = matrix(number, ProjectionKind::gate, tensors.gate),
-            .up = matrix(number, ProjectionKind::up, tensors.up),
-            .down = matrix(number, ProjectionKind::down, tensors.down)};
-  }
-
- private:
-  [[nodiscard]] ref::Matrix matrix(std::uint64_t expert, ProjectionKind kind,
-                                   const Projection& projection) const {
-    const RowsView& scales = projection.block_scales;
-    for (std::uint64_t row = 0; row < scales.rows; ++row) {
-      const auto bytes = row_bytes(model_.checkpoint, scales, row);
-      const std::size_t bad = first_bad_scale(layer_.format, bytes);
-      if (bad == bytes.size()) continue;
-      refuse_scale(model_.checkpoint, layer_, expert, *scales.tensor, row, bad, bytes[bad]);
-    }
-    return {.codes = first_byte(projection.codes),
-            .codes_stride = projection.codes.row_stride,
-            .scales = first_byte(scales),
-            .scales_stride = scales.row_stride,
-            .dequant_mul = dequant_mul(expert, kind, projection.dequant_mul)};
-  }
-
-  [[nodiscard]] const std::uint8_t* first_byte(const RowsView& view) const {
-    return octets(model_.checkpoint.bytes(*view.tensor).subspan(view.offset));
-  }
-
-  [[nodiscard]] double dequant_mul(std::uint64_t expert, ProjectionKind kind,
-                                   const TensorInfo* tensor) const {
-    if (!block_spec(layer_.format).has_global) return 1;
-    if (tensor == nullptr) {
-      throw Error(ErrorCode::input, {.code = "MOXIE-M006",
-                                     .message = std::string(name_of(kind)) + " has no global scale",
-                                     .where = {.file = model_.checkpoint.path().string(),
-                                               .layer = layer_.layer,
-                                               .expert = expert},
-                                     .expected = "an f32 scalar",
-                                     .got = "none"});
-    }
-    try {
-      return read_scalar(model_.checkpoint, *tensor);
-    } catch (const Error& error) {
-      Finding finding = error.findings().front();
-      finding.where.layer = layer_.layer;
-      finding.where.expert = expert;
-      throw Error(error.code(), std::move(finding));
-    }
-  }
-
-  const MoeModel& model_;
-  const LayerExperts& layer_;
-};
-
-// Joins the ranks' parts of one expert at a time.
-class JoinedExperts {
- public:
-  JoinedExperts(const ShardPlan& plan, std::span<const PackedExperts> ranks)
-      : plan_(plan), ranks_(ranks), joined_(make_unpacked(plan, std::byte{0xFF})) {}
-
-  ref::Expert expert(std::uint64_t number) {
-    for (std::vector<std::byte>& tensor : joined_.tensors)
-      std::ranges::fill(tensor, std::byte{0xFF});
-    for (const RankPlan& rank : plan_.ranks) {
-      if (number < rank.experts.first || number >= rank.experts.end) continue;
-      unpack_expert(plan_, rank, ranks_[rank.rank].blob(number), joined_);
-    }
-    return {.gate = matrix(number, ProjectionKind::gate, plan_.hidden),
-            .up = matrix(number, ProjectionKind::up, plan_.hidden),
-            .down = matrix(number, ProjectionKind::down, plan_.inter().original.value)};
-  }
-
- private:
-  // Segments are numbered part by part, projection by projection.
-  [[nodiscard]] const std::vector<std::byte>& tensor(Segment part, ProjectionKind kind) const {
-    return joined_.tensors[static_cast<std::size_t>(part) + static_cast<std::size_t>(kind)];
-  }
-
-  [[nodiscard]] ref::Matrix matrix(std::uint64_t expert, ProjectionKind kind,
-                                   std::uint64_t columns) const {
-    const auto& scales = tensor(Segment::gate_scale, kind);
-    const std::uint64_t groups = to_scale_groups(Elems{columns}, plan_.format).value;
-    if (const std::size_t bad = first_bad_scale(plan_.format, scales); bad != scales.size()) {
-      throw Error(
-          ErrorCode::input,
-          {.code = "MOXIE-K003",
-           .message = std::string(name_of(kind)) + " has a scale that is no number at row " +
-                      std::to_string(bad / groups) + ", group " + std::to_string(bad % groups),
-           .where = {.expert = expert},
-           .hint = "pack the expert again from its checkpoint"});
-    }
-    return {.codes = octets(tensor(Segment::gate, kind)),
-            .codes_stride = to_packed_bytes(Elems{columns}).value,
-            .scales = octets(scales),
-            .scales_stride = groups,
-            .dequant_mul = dequant_mul(expert, kind)};
-  }
-
-  [[nodiscard]] double dequant_mul(std::uint64_t expert, ProjectionKind kind) const {
-    if (!block_spec(plan_.format).has_global) return 1;
-    float value = std::numeric_limits<float>::quiet_NaN();
-    const auto& bytes = tensor(Segment::gate_dequant_mul, kind);
-    if (bytes.size() == sizeof value) std::memcpy(&value, bytes.data(), sizeof value);
-    if (!(std::isfinite(value) && value > 0)) {
-      throw Error(ErrorCode::input,
-                  {.code = "MOXIE-M007",
-                   .message = std::string(name_of(kind)) + " has no usable global scale",
-                   .where = {.expert = expert},
-                   .expected = "a finite number greater than zero",
-                   .got = std::to_string(value),
-                   .hint = "pack the expert again from its checkpoint"});
-    }
-    return value;
-  }
-
-  const ShardPlan& plan_;
-  std::span<const PackedExperts> ranks_;
-  UnpackedExpert joined_;
-};
 
 void check_ranks(const ShardPlan& plan, std::span<const PackedExperts> ranks) {
   bool fits = ranks.size() == plan.ranks.size();
@@ -243,6 +121,15 @@ void check_ranks(const ShardPlan& plan, std::span<const PackedExperts> ranks) {
                .got = std::to_string(ranks.size())});
 }
 
+void check_holds_all(const MoeLayer& layer) {
+  if (layer.spec().reduction == Reduction::layer || layer.plan().ranks.size() == 1) return;
+  throw Error(ErrorCode::unsupported,
+              {.code = "MOXIE-R002",
+               .message = "a reference needs every rank, and this layer holds one",
+               .expected = std::to_string(layer.plan().ranks.size()) + " ranks",
+               .got = "1"});
+}
+
 }  // namespace
 
 std::vector<std::uint64_t> group_boundaries(const ShardPlan& plan) {
@@ -257,7 +144,8 @@ std::vector<std::uint64_t> group_boundaries(const ShardPlan& plan) {
 }
 
 LayerReference make_reference(const MoeModel& model, int layer, const ShardPlan& plan,
-                              const LayerSpec& spec, const Probe& probe) {
+                              const LayerSpec& spec, const Probe& probe,
+                              std::span<const float> act) {
   const LayerExperts& source = model.require_layer(layer);
   if (source.format != plan.format || source.experts.size() != plan.experts) {
     throw Error(ErrorCode::unsupported,
@@ -271,15 +159,54 @@ LayerReference make_reference(const MoeModel& model, int layer, const ShardPlan&
   }
   check_problem(plan, spec, probe);
   const CheckpointExperts experts(model, source);
-  return judge(plan, spec, probe, [&](std::uint64_t expert) { return experts.expert(expert); });
+  return judge(plan, spec, probe, act,
+               [&](std::uint64_t expert) { return experts.expert(expert); });
 }
 
 LayerReference make_reference(const ShardPlan& plan, std::span<const PackedExperts> ranks,
-                              const LayerSpec& spec, const Probe& probe) {
+                              const LayerSpec& spec, const Probe& probe,
+                              std::span<const float> act) {
   check_problem(plan, spec, probe);
   check_ranks(plan, ranks);
-  JoinedExperts experts(plan, ranks);
-  return judge(plan, spec, probe, [&](std::uint64_t expert) { return experts.expert(expert); });
+  JoinedExperts experts(
+      plan, [&](unsigned rank, std::uint64_t expert) { return ranks[rank].blob(expert); });
+  return judge(plan, spec, probe, act,
+               [&](std::uint64_t expert) { return experts.expert(expert); });
+}
+
+LayerReference make_reference(const MoeLayer& layer, const Probe& probe,
+                              std::span<const float> act) {
+  check_problem(layer.plan(), layer.spec(), probe);
+  check_holds_all(layer);
+  JoinedExperts experts(
+      layer.plan(), [&](unsigned rank, std::uint64_t expert) { return layer.blob(rank, expert); });
+  return judge(layer.plan(), layer.spec(), probe, act,
+               [&](std::uint64_t expert) { return experts.expert(expert); });
+}
+
+std::vector<float> joined_acts(const ShardPlan& plan, const Probe& probe,
+                               std::span<const float> taps) {
+  const std::uint64_t slots = probe.tokens * probe.top_k;
+  const std::uint64_t inter = plan.inter().original.value;
+  const std::uint64_t kernel = plan.inter().kernel.value;
+  MOXIE_CHECK(taps.size() == plan.ranks.size() * slots * kernel,
+              "there is a tap of every rank, [tokens, top_k, kernel width] each");
+  std::vector<float> joined(slots * inter, 0.0F);
+  for (const RankPlan& rank : plan.ranks) {
+    const auto tap = taps.subspan(rank.rank * slots * kernel, slots * kernel);
+    const UnitRange<Elems>& columns = rank.slice.rows;
+    for (std::uint64_t slot = 0; slot < slots; ++slot) {
+      const std::int64_t id = probe.topk_ids[slot];
+      if (id < 0 || static_cast<std::uint64_t>(id) < rank.experts.first ||
+          static_cast<std::uint64_t>(id) >= rank.experts.end) {
+        continue;
+      }
+      std::ranges::copy(
+          tap.subspan(slot * kernel, columns.count.value),
+          joined.begin() + static_cast<std::ptrdiff_t>(slot * inter + columns.src.value));
+    }
+  }
+  return joined;
 }
 
 }  // namespace moxie

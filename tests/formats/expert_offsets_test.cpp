@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "formats/scale_layout.hpp"
 #include "support/csv.hpp"
 
 namespace moxie {
@@ -120,6 +121,26 @@ TEST(ExpertOffsets, ScaleSegmentsStartAtTilesAndHoldTheirRows) {  // pit32
   EXPECT_EQ(exact.values(), (Numbers{0, 0, 128, 256, 384, 640, 1152}));
   EXPECT_EQ(scale_row_of(exact, offsets, 5, 385), 640U);
   EXPECT_EQ(scale_row_of(exact, offsets, 5, 885 - 1), 640U + 499);
+}
+
+// Two experts of 4 rows, 8 groups: with segments of their own expert 1 begins in its own tiles; one
+// swizzle over all compact rows would put it into expert 0's.
+TEST(ExpertOffsets, SegmentsAndSwizzleAgreeOnWhereAnExpertBegins) {  // C1, C11
+  const auto offsets = OffsetsWith0::from_counts({4, 4});
+  const ScaleOffsetsExact exact(offsets);
+  const std::uint64_t row = scale_row_of(exact, offsets, 1, offsets.first(1));
+  const ScaleLayout128x4 segments{exact.rows(), ScaleGroups{8}};
+  EXPECT_EQ(segments.offset(row, 0), 1024U);
+  const ScaleLayout128x4 alone{offsets.count(1), ScaleGroups{8}};
+  for (std::uint64_t in_expert = 0; in_expert < 4; ++in_expert) {
+    const std::uint64_t compact = offsets.first(1) + in_expert;
+    for (std::uint64_t group = 0; group < 8; ++group) {
+      EXPECT_EQ(segments.offset(scale_row_of(exact, offsets, 1, compact), group),
+                1024 + alone.offset(in_expert, group));
+    }
+  }
+  const ScaleLayout128x4 whole{offsets.rows(), ScaleGroups{8}};
+  EXPECT_EQ(whole.offset(offsets.first(1), 0), 64U);
 }
 
 TEST(ExpertOffsets, ClosedFormLeavesRoomForAnyCounts) {  // pit34

@@ -204,6 +204,29 @@ TEST(LayerBits, ReloadingAnExpertAndBackRestoresTheResultAndMovesNothing) {
   }
 }
 
+TEST(LayerBits, CallsOfAnySizeLeaveTheBlobsAsTheyWerePacked) {  // pit38, B8
+  for (const BlockFormat format : test::kFormats) {
+    const RigModel model({.format = format});
+    const ShardPlan plan = make_plan(*model, {.tp = 3, .ep = 2, .act_format = ActFormat::fp8});
+    const LayerSpec spec = spec_of(model->config);
+    const MoeLayer layer = test::layer_of(*model, plan, spec);
+    const Probe probe = test::probe_of(*model, 129, spec.top_k);
+    const std::byte* address = layer.blob(0, 0).data();
+    for (const std::uint64_t tokens : {1U, 129U, 8U}) {
+      (void)bits(layer, part_of(probe, 0, tokens));
+      EXPECT_EQ(layer.blob(0, 0).data(), address);
+      for (const RankPlan& rank : plan.ranks) {
+        for (std::uint64_t e = rank.experts.first; e < rank.experts.end; ++e) {
+          const auto blob = layer.blob(rank.rank, e);
+          const test::Bytes packed = test::packed_blob(*model, plan, rank.rank, e);
+          EXPECT_TRUE(std::ranges::equal(blob, packed))
+              << tokens << " tokens, rank " << rank.rank << ", expert " << e;
+        }
+      }
+    }
+  }
+}
+
 TEST(LayerBits, F32InputThatHoldsBf16ValuesGivesTheSame) {
   const RigModel model({.format = BlockFormat::mxfp4});
   const LayerSpec spec = spec_of(model->config);

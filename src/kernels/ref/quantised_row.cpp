@@ -21,19 +21,22 @@ struct Group {
   const double* values;
   const double* radii;
   std::uint64_t columns;
+  double* quantised;
+  double* least;
+  double* most;
 };
 
-void quantise_bf16(const Group& group, double* quantised, double* spread) {
+void quantise_bf16(const Group& group) {
   for (std::uint64_t i = 0; i < group.columns; ++i) {
     const double value = group.values[i];
     const double radius = group.radii[i];
-    quantised[i] = bf16_value(rounded(value));
-    spread[i] = static_cast<double>(bf16_value(rounded(value + radius))) -
-                static_cast<double>(bf16_value(rounded(value - radius)));
+    group.quantised[i] = bf16_value(rounded(value));
+    group.least[i] = bf16_value(rounded(value - radius));
+    group.most[i] = bf16_value(rounded(value + radius));
   }
 }
 
-void quantise_fp8(const Group& group, double* quantised, double* spread) {
+void quantise_fp8(const Group& group) {
   std::array<float, act_group(ActFormat::fp8)> centres{};
   double least_amax = 0;  // of any engine's group
   double most_amax = 0;
@@ -48,37 +51,37 @@ void quantise_fp8(const Group& group, double* quantised, double* spread) {
   for (std::uint64_t i = 0; i < group.columns; ++i) {
     const double value = group.values[i];
     const double radius = group.radii[i];
-    quantised[i] = fp8_value(centres[i], scale);
-    double low = quantised[i];
-    double high = quantised[i];
+    group.quantised[i] = fp8_value(centres[i], scale);
+    group.least[i] = group.most[i] = group.quantised[i];
     // All scales are powers of two.
     for (float other = least_scale; other <= most_scale; other *= 2) {
-      low = std::min<double>(low, fp8_value(rounded(value - radius), other));
-      high = std::max<double>(high, fp8_value(rounded(value + radius), other));
+      group.least[i] = std::min<double>(group.least[i], fp8_value(rounded(value - radius), other));
+      group.most[i] = std::max<double>(group.most[i], fp8_value(rounded(value + radius), other));
     }
-    spread[i] = high - low;
   }
 }
 
 }  // namespace
 
-void quantise_row(ActFormat format, const RowToQuantise& row, std::span<double> quantised,
-                  std::span<double> spread) {
+void quantise_row(ActFormat format, const RowToQuantise& row, const QuantisedRow& result) {
   MOXIE_CHECK(format == ActFormat::bf16 || format == ActFormat::fp8,
               "the reference has this activation format");
   const std::uint64_t width = row.values.size();
   for (std::size_t part = 0; part < row.part_starts.size(); ++part) {
     const std::uint64_t end = part + 1 < row.part_starts.size() ? row.part_starts[part + 1] : width;
     // A format without groups takes the part as one.
-    const std::uint64_t group = format == ActFormat::bf16 ? width : act_group(format);
-    for (std::uint64_t first = row.part_starts[part]; first < end; first += group) {
-      const Group columns{.values = row.values.data() + first,
-                          .radii = row.radii.data() + first,
-                          .columns = std::min(group, end - first)};
+    const std::uint64_t size = format == ActFormat::bf16 ? width : act_group(format);
+    for (std::uint64_t first = row.part_starts[part]; first < end; first += size) {
+      const Group group{.values = row.values.data() + first,
+                        .radii = row.radii.data() + first,
+                        .columns = std::min(size, end - first),
+                        .quantised = result.quantised.data() + first,
+                        .least = result.least.data() + first,
+                        .most = result.most.data() + first};
       if (format == ActFormat::bf16) {
-        quantise_bf16(columns, quantised.data() + first, spread.data() + first);
+        quantise_bf16(group);
       } else {
-        quantise_fp8(columns, quantised.data() + first, spread.data() + first);
+        quantise_fp8(group);
       }
     }
   }

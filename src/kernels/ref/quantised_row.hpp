@@ -17,11 +17,14 @@ struct RowToQuantise {
   std::span<const std::uint64_t> part_starts;  // ascending, the first one 0
 };
 
-// `quantised` is what the codes of the values, rounded to fp32, stand for. `spread` is the distance
-// between the least and the greatest value that an engine may store, whose values and whose block
-// scale follow from any row within the radii; NaN for NaN.
-void quantise_row(ActFormat format, const RowToQuantise& row,
-                  std::span<double> quantised,  // [values]
-                  std::span<double> spread);    // [values]
+// `quantised` is what the codes of the values, rounded to fp32, stand for. `least` and `most` are
+// the ends of what an engine may store, whose values and whose block scale follow from any row
+// within the radii; NaN for NaN.
+struct QuantisedRow {
+  std::span<double> quantised;  // [values]
+  std::span<double> least;      // [values]
+  std::span<double> most;       // [values]
+};
+void quantise_row(ActFormat format, const RowToQuantise& row, const QuantisedRow& result);
 
 }  // namespace moxie::ref

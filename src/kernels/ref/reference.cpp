@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <limits>
 #include <span>
 
 #include "base/checked.hpp"
@@ -38,6 +40,7 @@ double accumulation_error(std::uint64_t roundings, double magnitude, double mul)
 }
 
 struct Slot {
+  std::uint64_t number = 0;
   std::uint64_t token = 0;
   double weight = 0;
 };
@@ -50,7 +53,8 @@ struct Batch {
   std::vector<double> a;       // [slots, inter] after the activation function
   std::vector<double> radius;  // [slots, inter] of an engine's a around it
   std::vector<double> aq;      // [slots, inter] a, quantised
-  std::vector<double> spread;  // [slots, inter] of an engine's aq
+  std::vector<double> least;   // [slots, inter] ends of an engine's aq
+  std::vector<double> most;    // [slots, inter]
   std::vector<double> plain;   // [slots, inter] a without quantised x; empty as x
 };
 
@@ -118,7 +122,7 @@ class LayerRun {
       const std::int64_t id = problem_.topk_ids[s];
       if (id < 0 || static_cast<std::uint64_t>(id) >= problem_.experts) continue;
       slots[static_cast<std::uint64_t>(id)].push_back(
-          {.token = s / problem_.top_k, .weight = problem_.topk_weights[s]});
+          {.number = s, .token = s / problem_.top_k, .weight = problem_.topk_weights[s]});
     }
     return slots;
   }
@@ -134,7 +138,8 @@ class LayerRun {
       batch.x.insert(batch.x.end(), plain, plain + hidden);
     }
     const std::uint64_t size = slots.size() * problem_.inter;
-    for (auto* array : {&batch.a, &batch.radius, &batch.aq, &batch.spread}) array->resize(size);
+    for (auto* array : {&batch.a, &batch.radius, &batch.aq, &batch.least, &batch.most})
+      array->resize(size);
     if (x_changed_) batch.plain.resize(size);
     return batch;
   }
@@ -182,15 +187,49 @@ class LayerRun {
     });
   }
 
-  void requantise(Batch& batch) const {
+  void requantise(Batch& batch) {
     const std::uint64_t inter = problem_.inter;
     parallel_for(batch.slots.size(), [&](std::uint64_t i) {
       const auto row = [&](auto& array) { return std::span(array).subspan(i * inter, inter); };
       quantise_row(
           problem_.act_format,
           {.values = row(batch.a), .radii = row(batch.radius), .part_starts = problem_.part_starts},
-          row(batch.aq), row(batch.spread));
+          {.quantised = row(batch.aq), .least = row(batch.least), .most = row(batch.most)});
     });
+    if (problem_.act == nullptr) return;
+    for (std::size_t i = 0; i < batch.slots.size(); ++i) take_act(batch, i);
+  }
+
+  // The engine's own values instead of the reference's, after holding them against their intervals.
+  void take_act(Batch& batch, std::size_t i) {
+    const std::uint64_t inter = problem_.inter;
+    const Slot& slot = batch.slots[i];
+    const float* got = problem_.act + slot.number * inter;
+    for (std::uint64_t column = 0; column < inter; ++column) {
+      const std::uint64_t at = i * inter + column;
+      const double value = got[column];
+      if (!(value >= batch.least[at] && value <= batch.most[at])) {
+        note({.slot = slot.number,
+              .column = column,
+              .least = batch.least[at],
+              .most = batch.most[at],
+              .got = value});
+      }
+      batch.aq[at] = batch.least[at] = batch.most[at] = value;
+    }
+  }
+
+  void note(ActDeviation found) {
+    const auto distance = [](const ActDeviation& deviation) {
+      const double far = std::max(deviation.least - deviation.got, deviation.got - deviation.most);
+      return far >= 0 ? far : std::numeric_limits<double>::infinity();
+    };
+    found.outside = result_.act.outside + 1;
+    if (found.outside == 1 || distance(found) > distance(result_.act)) {
+      result_.act = found;
+    } else {
+      result_.act.outside = found.outside;
+    }
   }
 
   // Every output column belongs to one thread, which adds the slots in their order.
@@ -198,6 +237,8 @@ class LayerRun {
     const std::uint64_t inter = problem_.inter;
     const double mul = matrix.dequant_mul;
     const std::vector<double>& plain = x_changed_ ? batch.plain : batch.a;
+    std::vector<double> spread(batch.most.size());
+    std::ranges::transform(batch.most, batch.least, spread.begin(), std::minus());
     for_rows(problem_.hidden, [&](std::uint64_t first, std::uint64_t end) {
       std::vector<double> weights(inter);
       for (std::uint64_t row = first; row < end; ++row) {
@@ -205,7 +246,7 @@ class LayerRun {
         for (std::size_t i = 0; i < batch.slots.size(); ++i) {
           const std::uint64_t at = i * inter;
           const Product output = product(weights.data(), batch.aq.data() + at, inter);
-          const double shifted = product_magnitude(weights.data(), batch.spread.data() + at, inter);
+          const double shifted = product_magnitude(weights.data(), spread.data() + at, inter);
           const double exact = product_sum(weights.data(), plain.data() + at, inter);
           const double error =
               accumulation_error(down_roundings_, output.magnitude, mul) + std::abs(mul) * shifted;

@@ -46,17 +46,32 @@ struct Problem {
   const float* x = nullptr;                // [tokens, hidden], before quantisation
   const std::int32_t* topk_ids = nullptr;  // [tokens, top_k]; ids outside [0, experts) are masked
   const float* topk_weights = nullptr;     // [tokens, top_k]
+  // [tokens, top_k, inter]: the engine's own values between the products, where they are known.
+  // They are held against what they may be, and the down product starts from them, so that its
+  // bound knows the sums' errors alone. Null: everything starts from x.
+  const float* act = nullptr;
   // Called once for each expert that has a slot, in ascending order, from the calling thread. The
   // memory stays valid until the next call, or until run() returns.
   std::function<Expert(std::uint64_t expert)> expert;
 };
 
-// All [tokens, hidden].
+// An engine's value between the products outside its interval: how many, and the farthest.
+struct ActDeviation {
+  std::uint64_t outside = 0;
+  std::uint64_t slot = 0;
+  std::uint64_t column = 0;
+  double least = 0;
+  double most = 0;
+  double got = 0;
+};
+
+// All arrays are [tokens, hidden].
 struct Result {
   std::vector<double> y;
   std::vector<double> bound;        // without the sum over ranks and the rounding of the output
   std::vector<double> magnitude;    // sum over slots of |weight| * sum |w2| |a|
   std::vector<double> unquantised;  // y with activations that are not quantised
+  ActDeviation act;                 // of Problem::act
 };
 
 bool supports(Activation activation);

@@ -2,6 +2,7 @@
 // slots -> quantise -> gate and up, activation, requantisation -> down -> weighted combine.
 #include "kernels/cpu/portable/experts.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -134,6 +135,9 @@ class ExpertsCall {
       for (std::uint64_t r = 0; r < rows; ++r) {
         float* act = work_.act + (row + r) * inter + first;
         quantise_row(args_.shape.act_format, act, count, act);
+        if (args_.act_tap != nullptr) {
+          std::copy_n(act, count, args_.act_tap + work_.slots.slot_of_row[row + r] * inter + first);
+        }
       }
     }
   }

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call with a tap between the products, and two comparisons.
+#include "cli/references.hpp"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <utility>
+
+namespace moxie::cli {
+
+namespace {
+
+constexpr std::byte kPoison{0xFF};  // NaN as f32
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+}  // namespace
+
+const LayerReference& References::of(const MoeLayer& layer) {
+  const auto [at, made_now] = made_.try_emplace(group_boundaries(layer.plan()));
+  if (made_now) at->second = subject_.reference(layer, probe_);
+  return at->second;
+}
+
+CheckedRun References::check(const MoeLayer& layer) {
+  const ShardPlan& plan = layer.plan();
+  const std::uint64_t slots = probe_.tokens * probe_.top_k;
+  CheckedRun checked{.whole = {}, .stages = {}, .y = {}};
+  checked.y.assign(probe_.tokens * probe_.hidden, kNan);
+  checked.acts = slots * plan.inter().original.value;
+  std::vector<float> act;
+  {
+    std::vector<float> taps(plan.ranks.size() * slots * plan.inter().kernel.value, kNan);
+    std::vector<std::byte> workspace(layer.workspace_size(probe_.tokens), kPoison);
+    std::uint32_t flags = 0;
+    const CallStatus status = layer.forward({.x = probe_.x_ref(),
+                                             .topk_ids = probe_.topk_ids.data(),
+                                             .topk_weights = probe_.topk_weights.data(),
+                                             .y = {.data = checked.y.data(),
+                                                   .dtype = DType::f32,
+                                                   .rows = probe_.tokens,
+                                                   .cols = probe_.hidden,
+                                                   .row_stride = probe_.hidden},
+                                             .flags = &flags,
+                                             .act_tap = taps.data()},
+                                            workspace);
+    if (status != CallStatus::ok) {
+      throw Error(
+          ErrorCode::internal,
+          {.code = "MOXIE-U070", .message = "the layer answers " + std::string(name_of(status))});
+    }
+    act = joined_acts(plan, probe_, taps);
+  }
+  const Stopwatch watch;
+  checked.reference = &of(layer);
+  checked.whole = check_output(checked.y, *checked.reference, plan);
+  const LayerReference stages = subject_.reference(layer, probe_, act);
+  checked.stages = check_output(checked.y, stages, plan);
+  checked.stages.bound = {};
+  checked.acts_outside = stages.act.outside;
+  checked.reference_s = watch.seconds();
+  if (checked.reference_s >= 0.5)
+    console_.say(fmt::format("check of tp {}: {:.1f} s", plan.tp, checked.reference_s));
+  return checked;
+}
+
+}  // namespace moxie::cli

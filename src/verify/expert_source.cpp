@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pointers into mapped files, or into one expert's joined tensors, with the refusals of pack().
+#include "verify/expert_source.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "formats/block_format.hpp"
+#include "pack/scale_check.hpp"
+
+namespace moxie {
+
+namespace {
+
+const std::uint8_t* octets(std::span<const std::byte> bytes) {
+  return reinterpret_cast<const std::uint8_t*>(bytes.data());
+}
+
+}  // namespace
+
+ref::Expert CheckpointExperts::expert(std::uint64_t number) const {
+  const ExpertTensors& tensors = layer_.experts[number];
+  return {.gate = matrix(number, ProjectionKind::gate, tensors.gate),
+          .up = matrix(number, ProjectionKind::up, tensors.up),
+          .down = matrix(number, ProjectionKind::down, tensors.down)};
+}
+
+ref::Matrix CheckpointExperts::matrix(std::uint64_t expert, ProjectionKind kind,
+                                      const Projection& projection) const {
+  const RowsView& scales = projection.block_scales;
+  for (std::uint64_t row = 0; row < scales.rows; ++row) {
+    const auto bytes = row_bytes(model_.checkpoint, scales, row);
+    const std::size_t bad = first_bad_scale(layer_.format, bytes);
+    if (bad == bytes.size()) continue;
+    refuse_scale(model_.checkpoint, layer_, expert, *scales.tensor, row, bad, bytes[bad]);
+  }
+  return {.codes = first_byte(projection.codes),
+          .codes_stride = projection.codes.row_stride,
+          .scales = first_byte(scales),
+          .scales_stride = scales.row_stride,
+          .dequant_mul = dequant_mul(expert, kind, projection.dequant_mul)};
+}
+
+const std::uint8_t* CheckpointExperts::first_byte(const RowsView& view) const {
+  return octets(model_.checkpoint.bytes(*view.tensor).subspan(view.offset));
+}
+
+double CheckpointExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind,
+                                      const TensorInfo* tensor) const {
+  if (!block_spec(layer_.format).has_global) return 1;
+  if (tensor == nullptr) {
+    throw Error(ErrorCode::input, {.code = "MOXIE-M006",
+                                   .message = std::string(name_of(kind)) + " has no global scale",
+                                   .where = {.file = model_.checkpoint.path().string(),
+                                             .layer = layer_.layer,
+                                             .expert = expert},
+                                   .expected = "an f32 scalar",
+                                   .got = "none"});
+  }
+  try {
+    return read_scalar(model_.checkpoint, *tensor);
+  } catch (const Error& error) {
+    Finding finding = error.findings().front();
+    finding.where.layer = layer_.layer;
+    finding.where.expert = expert;
+    throw Error(error.code(), std::move(finding));
+  }
+}
+
+JoinedExperts::JoinedExperts(const ShardPlan& plan, BlobOf blob_of)
+    : plan_(plan), blob_of_(std::move(blob_of)), joined_(make_unpacked(plan, std::byte{0xFF})) {}
+
+ref::Expert JoinedExperts::expert(std::uint64_t number) {
+  for (std::vector<std::byte>& tensor : joined_.tensors) std::ranges::fill(tensor, std::byte{0xFF});
+  for (const RankPlan& rank : plan_.ranks) {
+    if (number < rank.experts.first || number >= rank.experts.end) continue;
+    unpack_expert(plan_, rank, blob_of_(rank.rank, number), joined_);
+  }
+  return {.gate = matrix(number, ProjectionKind::gate, plan_.hidden),
+          .up = matrix(number, ProjectionKind::up, plan_.hidden),
+          .down = matrix(number, ProjectionKind::down, plan_.inter().original.value)};
+}
+
+// Segments are numbered part by part, projection by projection.
+const std::vector<std::byte>& JoinedExperts::tensor(Segment part, ProjectionKind kind) const {
+  return joined_.tensors[static_cast<std::size_t>(part) + static_cast<std::size_t>(kind)];
+}
+
+ref::Matrix JoinedExperts::matrix(std::uint64_t expert, ProjectionKind kind,
+                                  std::uint64_t columns) const {
+  const auto& scales = tensor(Segment::gate_scale, kind);
+  const std::uint64_t groups = to_scale_groups(Elems{columns}, plan_.format).value;
+  if (const std::size_t bad = first_bad_scale(plan_.format, scales); bad != scales.size()) {
+    throw Error(
+        ErrorCode::input,
+        {.code = "MOXIE-K003",
+         .message = std::string(name_of(kind)) + " has a scale that is no number at row " +
+                    std::to_string(bad / groups) + ", group " + std::to_string(bad % groups),
+         .where = {.expert = expert},
+         .hint = "pack the expert again from its checkpoint"});
+  }
+  return {.codes = octets(tensor(Segment::gate, kind)),
+          .codes_stride = to_packed_bytes(Elems{columns}).value,
+          .scales = octets(scales),
+          .scales_stride = groups,
+          .dequant_mul = dequant_mul(expert, kind)};
+}
+
+double JoinedExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind) const {
+  if (!block_spec(plan_.format).has_global) return 1;
+  float value = std::numeric_limits<float>::quiet_NaN();
+  const auto& bytes = tensor(Segment::gate_dequant_mul, kind);
+  if (bytes.size() == sizeof value) std::memcpy(&value, bytes.data(), sizeof value);
+  if (!(std::isfinite(value) && value > 0)) {
+    throw Error(ErrorCode::input,
+                {.code = "MOXIE-M007",
+                 .message = std::string(name_of(kind)) + " has no usable global scale",
+                 .where = {.expert = expert},
+                 .expected = "a finite number greater than zero",
+                 .got = std::to_string(value),
+                 .hint = "pack the expert again from its checkpoint"});
+  }
+  return value;
+}
+
+}  // namespace moxie

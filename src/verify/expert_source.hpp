@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// One expert at a time for the judge: out of a checkpoint, or joined from packed ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "kernels/ref/reference.hpp"
+#include "moxie/model.hpp"
+#include "moxie/pack.hpp"
+#include "moxie/plan.hpp"
+
+namespace moxie {
+
+// Hands out the checkpoint's own bytes, after refusing what pack() refuses.
+class CheckpointExperts {
+ public:
+  CheckpointExperts(const MoeModel& model, const LayerExperts& layer)
+      : model_(model), layer_(layer) {}
+
+  [[nodiscard]] ref::Expert expert(std::uint64_t number) const;
+
+ private:
+  [[nodiscard]] ref::Matrix matrix(std::uint64_t expert, ProjectionKind kind,
+                                   const Projection& projection) const;
+  [[nodiscard]] const std::uint8_t* first_byte(const RowsView& view) const;
+  [[nodiscard]] double dequant_mul(std::uint64_t expert, ProjectionKind kind,
+                                   const TensorInfo* tensor) const;
+
+  const MoeModel& model_;
+  const LayerExperts& layer_;
+};
+
+// Joins the ranks' parts of one expert at a time; what it hands out holds until the next.
+class JoinedExperts {
+ public:
+  using BlobOf = std::function<std::span<const std::byte>(unsigned rank, std::uint64_t expert)>;
+
+  JoinedExperts(const ShardPlan& plan, BlobOf blob_of);
+
+  ref::Expert expert(std::uint64_t number);
+
+ private:
+  [[nodiscard]] const std::vector<std::byte>& tensor(Segment part, ProjectionKind kind) const;
+  [[nodiscard]] ref::Matrix matrix(std::uint64_t expert, ProjectionKind kind,
+                                   std::uint64_t columns) const;
+  [[nodiscard]] double dequant_mul(std::uint64_t expert, ProjectionKind kind) const;
+
+  const ShardPlan& plan_;
+  BlobOf blob_of_;
+  UnpackedExpert joined_;
+};
+
+}  // namespace moxie
