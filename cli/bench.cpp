@@ -121,6 +121,13 @@ std::map<std::string, double> read_baseline(const std::filesystem::path& path) {
     if (const double median = median_us_of(record); median > 0)
       medians[identity_of(record)] = median;
   }
+  if (medians.empty()) {
+    throw Error(ErrorCode::input, {.code = "MOXIE-B002",
+                                   .message = "the baseline holds no record",
+                                   .where = {.file = path.string()},
+                                   .expected = "lines of moxie bench --json",
+                                   .got = "none with a time"});
+  }
   return medians;
 }
 
@@ -148,6 +155,7 @@ class Bench {
                 .seed = seed(),
                 .kernel_align = args_.plan.kernel_align,
                 .threads = args_.threads,
+                .threads_used = threads,
                 .ceilings = measure_ceilings(threads),
                 .build = build_json(),
                 .host = host_json()};

@@ -60,6 +60,7 @@ class ProblemFile {
     if (value == nullptr) return {};
     if (!value->is_array()) return {number(*value, key)};
     std::vector<std::uint64_t> numbers;
+    if (value->elements().empty()) wrong(key, "at least one number");
     for (const Json& element : value->elements()) numbers.push_back(number(element, key));
     return numbers;
   }

@@ -42,16 +42,6 @@ Json timing_json(const BenchPoint& point) {
   return timing.set("rejected", point.passes_differ_pct > kMostPassesDiffer);
 }
 
-// A word as a shell reads it back.
-std::string shell_word(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
-}
-
 // The line that measures this point alone.
 std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
   const ShardPlan& plan = *point.plan;
@@ -67,6 +57,15 @@ std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
 }
 
 }  // namespace
+
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
 
 std::string_view name_of(BenchMode mode) { return mode == BenchMode::cold ? "cold" : "warm"; }
 
@@ -85,6 +84,7 @@ Json record_of(const BenchSetting& setting, const BenchPoint& point) {
   record.set("problem", problem_json(setting, point));
   record.set("kernels", kernels_json(*point.plan, point.routing == "model"));
   record.set("layout", name_of(point.plan->layout.kind));
+  record.set("kernel_width", point.plan->inter().kernel.value).set("threads", setting.threads_used);
   record.set("rank_slots", std::move(slots)).set("active_experts", point.work.active_experts);
   record.set("check", bench_check_json(point)).set("timing", timing_json(point));
   record.set("stages", stages_json(point.traces)).set("work", work_json(point.work));
@@ -100,7 +100,8 @@ std::string identity_of(const Json& record) {
   };
   const Json* timing = record.find("timing");
   const Json* mode = timing != nullptr && timing->is_object() ? timing->find("mode") : nullptr;
-  return part("problem") + part("kernels") + (mode != nullptr ? mode->as_string() : "");
+  return part("problem") + part("kernels") + part("kernel_width") + part("threads") +
+         (mode != nullptr ? mode->as_string() : "");
 }
 
 double median_us_of(const Json& record) {

@@ -16,6 +16,9 @@ namespace moxie::cli {
 enum class BenchMode : std::uint8_t { cold, warm };
 std::string_view name_of(BenchMode mode);
 
+// A word as a shell reads it back.
+std::string shell_word(const std::string& word);
+
 // What all points of one command share.
 struct BenchSetting {
   std::string command;  // as typed
@@ -23,6 +26,7 @@ struct BenchSetting {
   std::uint64_t seed = 0;
   std::optional<std::uint64_t> kernel_align;  // as given
   unsigned threads = 0;                       // as given; 0: all
+  unsigned threads_used = 1;
   Ceilings ceilings;
   Json build;
   Json host;
@@ -48,7 +52,7 @@ inline constexpr double kMostPassesDiffer = 5.0;
 
 Json record_of(const BenchSetting& setting, const BenchPoint& point);
 
-// What makes two records comparable: problem, kernel and mode, as one text.
+// What makes two records comparable: problem, kernel, width, threads and mode, as one text.
 std::string identity_of(const Json& record);
 double median_us_of(const Json& record);
 

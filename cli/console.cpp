@@ -100,7 +100,10 @@ void Console::say(const std::string& line) const {
 }
 
 void Console::refuse(std::string_view schema, const std::vector<Finding>& findings) const {
-  if (options_.json) write_all(stdout, refusal_json(schema, findings).dump() + "\n");
+  if (options_.json) {
+    const Json document = refusal_json(schema, findings);
+    write_all(stdout, (options_.json_lines ? document.dump_compact() : document.dump()) + "\n");
+  }
   talk(findings);
 }
 

@@ -18,6 +18,7 @@ std::string_view name_of(Color color);
 
 struct ConsoleOptions {
   bool json = false;
+  bool json_lines = false;  // a verb that prints one document a line refuses on one line, too
   bool quiet = false;
   bool verbose = false;
   Color color = Color::automatic;

@@ -69,6 +69,7 @@ CheckFigures figures_of(const CheckedRun& checked) {
                        .down_passed = checked.stages.max_err_over_bound <= 1,
                        .down_max_err_over_bound = checked.stages.max_err_over_bound,
                        .down_relative_l2 = checked.stages.relative_l2,
+                       .clamped = checked.reference->clamped,
                        .reference_s = checked.reference_s};
   figures.whole.bound = {};
   figures.whole.findings = {};
@@ -100,7 +101,8 @@ Json check_json(const CheckFigures& figures) {
       .set("worst_row", number_or_null(check.worst_row))
       .set("norm_ratio", number_or_null(check.norm_ratio))
       .set("unquantised_l2", number_or_null(check.unquantised_l2));
-  return json.set("stages", std::move(stages)).set("reference_s", figures.reference_s);
+  json.set("stages", std::move(stages)).set("clamped", figures.clamped);
+  return json.set("reference_s", figures.reference_s);
 }
 
 Json stages_json(std::span<const Trace> traces) {

@@ -53,6 +53,7 @@ struct CheckFigures {
   bool down_passed = false;
   double down_max_err_over_bound = 0;  // from the engine's own values between the products
   double down_relative_l2 = 0;
+  std::uint64_t clamped = 0;  // gates and ups that reached the activation limit
   double reference_s = 0;
 };
 CheckFigures figures_of(const CheckedRun& checked);

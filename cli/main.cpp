@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench_record.hpp"
 #include "cli/console.hpp"
 #include "cli/option_kinds.hpp"
 #include "cli/options.hpp"
@@ -197,12 +198,14 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     console_options.json = std::find(words.begin(), words.end(), "--json") != words.end();
+    console_options.json_lines = verb == "bench";
     return refuse(Console(console_options), verb, ErrorCode::usage,
                   {usage_finding(app, verb, error.what(), words)});
   }
 
   bench.command = "moxie";
-  for (const std::string& word : words) bench.command += " " + word;
+  for (const std::string& word : words) bench.command += " " + shell_word(word);
+  console_options.json_lines = verb == "bench";
   const Console console(console_options);
   // Only what writes long needs to clean up; the others end at once.
   if (verb == "synth" || verb == "pack" || verb == "verify") catch_interrupts();

@@ -263,7 +263,7 @@ void add_bench_options(CLI::App* verb, BenchArgs& args) {
                    "records of an earlier run (--json) to compare with");
   verb->add_option("--fail-over", args.fail_over_pct,
                    "percent slower than the baseline that is a failure (default 5)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1e6));
 }
 
 }  // namespace moxie::cli

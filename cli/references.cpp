@@ -2,8 +2,6 @@
 // One call with a tap between the products, and two comparisons.
 #include "cli/references.hpp"
 
-#include <fmt/format.h>
-
 #include <limits>
 #include <utility>
 
@@ -18,7 +16,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 const LayerReference& References::of(const MoeLayer& layer) {
   const auto [at, made_now] = made_.try_emplace(group_boundaries(layer.plan()));
-  if (made_now) at->second = subject_.reference(layer, probe_);
+  if (made_now)
+    at->second = subject_.reference(layer, probe_, {.progress = console_.progress("reference")});
   return at->second;
 }
 
@@ -54,13 +53,22 @@ CheckedRun References::check(const MoeLayer& layer) {
   const Stopwatch watch;
   checked.reference = &of(layer);
   checked.whole = check_output(checked.y, *checked.reference, plan);
-  const LayerReference stages = subject_.reference(layer, probe_, act);
+  const LayerReference stages =
+      subject_.reference(layer, probe_, {.act = act, .progress = console_.progress("stages")});
   checked.stages = check_output(checked.y, stages, plan);
   checked.stages.bound = {};
+  for (LayerCheck* check : {&checked.whole, &checked.stages}) {
+    for (Finding& finding : check->findings) finding.where.layer = subject_.layer();
+  }
+  if (layer.spec().activation == Activation::clamped_swiglu && slots > 0 && stages.clamped == 0) {
+    checked.whole.findings.push_back(
+        {.code = "MOXIE-R015",
+         .severity = Severity::note,
+         .message = "no value of this call reached the activation limit; the clamp was not tested",
+         .where = {.layer = subject_.layer()}});
+  }
   checked.acts_outside = stages.act.outside;
   checked.reference_s = watch.seconds();
-  if (checked.reference_s >= 0.5)
-    console_.say(fmt::format("check of tp {}: {:.1f} s", plan.tp, checked.reference_s));
   return checked;
 }
 

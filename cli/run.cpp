@@ -2,8 +2,10 @@
 // moxie run: one layer on one probe, plan after plan; timed, and checked when asked.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <span>
 #include <system_error>
@@ -83,13 +85,32 @@ std::vector<float> rounded_up(std::span<const double> bounds, std::span<const do
   return result;
 }
 
-void check_output_place(const fs::path& path) {
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  std::error_code absent;
-  if (fs::is_directory(folder, absent) && !fs::is_directory(path, absent)) return;
+[[noreturn]] void refuse_output(const fs::path& path, std::string message) {
   throw Error(ErrorCode::usage, {.code = "MOXIE-U003",
-                                 .message = "--output is no place for a file",
-                                 .where = {.file = path.string()}});
+                                 .message = std::move(message),
+                                 .where = {.file = path.string()},
+                                 .expected = "the name of a new file, or of one to replace",
+                                 .got = path.empty() ? "no name" : path.string(),
+                                 .hint = "choose another --output"});
+}
+
+// A name that can be written, is no device or link, and is not part of the model that runs.
+void check_output_place(const fs::path& path, const RunSubject& subject) {
+  std::error_code failed;
+  const fs::file_status status = fs::symlink_status(path, failed);
+  if (path.empty() || !path.has_filename()) refuse_output(path, "--output names no file");
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    refuse_output(path, "--output is there and is no file");
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder, failed)) refuse_output(path, "--output is in no folder");
+  if (!fs::exists(status)) {
+    // The only sure way to know that a file can be made is to make one.
+    const bool made = std::ofstream(path).is_open();
+    fs::remove(path, failed);
+    if (!made) refuse_output(path, "--output can not be written");
+  }
+  if (fs::is_regular_file(status) && subject.owns(path))
+    refuse_output(path, "--output is a file of the model itself");
 }
 
 // The last plan's results.
@@ -116,6 +137,19 @@ void write_output(const fs::path& path, const Probe& probe, const std::vector<fl
   stop_if_interrupted();
 }
 
+// Results that are no numbers, which inputs or weights near the end of fp32 give.
+std::vector<Finding> value_findings(const std::vector<float>& y, int layer) {
+  const auto bad = std::ranges::count_if(y, [](float value) { return !std::isfinite(value); });
+  if (bad == 0) return {};
+  return {{.code = "MOXIE-R016",
+           .severity = Severity::warning,
+           .message = "the result holds values that are not finite",
+           .where = {.layer = layer},
+           .expected = "finite values",
+           .got = fmt::format("{} of {}", bad, y.size()),
+           .hint = "fp32 sums overflow above 3.4e38; look at the input and at the block scales"}};
+}
+
 void append(std::vector<Finding>& to, const std::vector<Finding>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
@@ -123,13 +157,11 @@ void append(std::vector<Finding>& to, const std::vector<Finding>& from) {
 }  // namespace
 
 int run_run(const RunArgs& args, const Console& console) {
-  if (args.output) check_output_place(*args.output);
   const RunSubject subject(args);
+  if (args.output) check_output_place(*args.output, subject);
   console.talk(subject.findings());
   const RunProbe routed = make_run_probe(args, subject);
   const Probe& probe = routed.probe;
-  for (const ShardPlan& plan : subject.plans())
-    (void)workspace_size(plan, subject.spec(), probe.tokens);  // refuses what no call may have
   RunReport report{
       .path = args.model.string(),
       .subject = &subject,
@@ -152,13 +184,18 @@ int run_run(const RunArgs& args, const Console& console) {
     if (args.check) {
       checked = references.check(layer);
       append(report.findings, checked->whole.findings);
-      append(report.findings, checked->stages.findings);
+      for (const Finding& finding : checked->stages.findings) {
+        // The same element outside both bounds is one finding.
+        if (checked->whole.passed || finding.code != "MOXIE-R010")
+          append(report.findings, {finding});
+      }
       run.check = figures_of(*checked);
     }
     append(report.findings, rate_findings(report, run));
     report.runs.push_back(std::move(run));
   }
   append(report.findings, flag_findings(flags));
+  append(report.findings, value_findings(y, subject.layer()));
   if (args.output) write_output(*args.output, probe, checked ? checked->y : y, checked);
   console.talk(report.findings);
   report.findings.insert(report.findings.begin(), subject.findings().begin(),

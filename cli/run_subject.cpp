@@ -65,6 +65,10 @@ RunSubject::RunSubject(const RunArgs& args) : path_(args.model) {
     open_checkpoint_folder(args);
   spec_ = spec_of(config());
   if (args.top_k) spec_.top_k = *args.top_k;
+  if (spec_.top_k > config().experts) {
+    refuse_usage("MOXIE-R007", "--top-k is larger than the number of experts",
+                 "at most " + std::to_string(config().experts), std::to_string(spec_.top_k));
+  }
   spec_.threads = args.threads;
   choose_layer(args);
 }
@@ -127,6 +131,23 @@ const ModelConfig& RunSubject::config() const {
   return folder_ ? folder_->config : opened_->model.config;
 }
 
+bool RunSubject::owns(const std::filesystem::path& file) const {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  if (folder_) {
+    const fs::path inside = fs::weakly_canonical(file, failed)
+                                .lexically_relative(fs::weakly_canonical(folder_->path, failed));
+    return !inside.empty() && *inside.begin() != "..";
+  }
+  const Checkpoint& checkpoint = opened_->model.checkpoint;
+  std::vector<fs::path> files = {checkpoint.config_path(), checkpoint.quant_config_path()};
+  for (const CheckpointFile& shard : checkpoint.files()) files.push_back(shard.path);
+  if (fs::is_directory(path_, failed)) files.push_back(path_ / "model.safetensors.index.json");
+  return std::ranges::any_of(files, [&](const fs::path& own) {
+    return !own.empty() && fs::equivalent(own, file, failed);
+  });
+}
+
 // Pages that were read would stay beside the packed copy.
 void RunSubject::release_source() const {
   const Checkpoint& checkpoint = opened_->model.checkpoint;
@@ -149,10 +170,10 @@ std::vector<PackedExperts> RunSubject::load(const ShardPlan& plan, const Progres
 }
 
 LayerReference RunSubject::reference(const MoeLayer& layer, const Probe& probe,
-                                     std::span<const float> act) const {
-  if (folder_) return make_reference(layer, probe, act);
+                                     const ReferenceOptions& options) const {
+  if (folder_) return make_reference(layer, probe, options);
   LayerReference reference =
-      make_reference(opened_->model, layer_, layer.plan(), spec_, probe, act);
+      make_reference(opened_->model, layer_, layer.plan(), spec_, probe, options);
   release_source();
   return reference;
 }
@@ -207,7 +228,9 @@ RunProbe make_run_probe(const RunArgs& args, const RunSubject& subject) {
   ProbeLimits limits{.hidden = config.hidden,
                      .experts = config.experts,
                      .top_k = subject.spec().top_k,
-                     .tokens = args.tokens};
+                     .tokens = args.tokens,
+                     .vocab = {}};
+  if (config.vocab > 0) limits.vocab = config.vocab;
   ProbeOptions options{.tokens = args.tokens.value_or(kDefaultTokens),
                        .hidden = config.hidden,
                        .experts = config.experts,
@@ -218,6 +241,9 @@ RunProbe make_run_probe(const RunArgs& args, const RunSubject& subject) {
                        .seed = args.seed};
   // A routing that is replaced below should cost nothing and refuse nothing.
   if (routing.source != RoutingSource::drawn) options.routing.kind = RoutingKind::one;
+  // What no call may have is refused before anything of that size is made.
+  for (const ShardPlan& plan : subject.plans())
+    (void)workspace_size(plan, subject.spec(), options.tokens);
   RunProbe run;
   if (!args.input) {
     run.probe = make_probe(options);

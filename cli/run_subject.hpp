@@ -24,16 +24,19 @@ class RunSubject {
   [[nodiscard]] int layer() const { return layer_; }
   [[nodiscard]] const LayerSpec& spec() const { return spec_; }
   [[nodiscard]] const std::vector<ShardPlan>& plans() const { return plans_; }
+  [[nodiscard]] bool is_packed() const { return folder_.has_value(); }
   // Warnings and notes of opening and planning.
   [[nodiscard]] const std::vector<Finding>& findings() const { return findings_; }
+
+  // True for a file that the subject is made of.
+  [[nodiscard]] bool owns(const std::filesystem::path& file) const;
 
   // The experts of every rank of a plan.
   [[nodiscard]] std::vector<PackedExperts> load(const ShardPlan& plan,
                                                 const Progress& progress) const;
-  // From the checkpoint's own tensors; a packed set has none but those that `layer` holds. `act` as
-  // for make_reference().
+  // From the checkpoint's own tensors; a packed set has none but those that `layer` holds. .
   [[nodiscard]] LayerReference reference(const MoeLayer& layer, const Probe& probe,
-                                         std::span<const float> act = {}) const;
+                                         const ReferenceOptions& options) const;
   // The layer's own router. Error(input) MOXIE-M016 for a packed set, which has none.
   [[nodiscard]] Router router() const;
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -91,8 +92,9 @@ struct PackedFolder {
   ModelConfig config;  // of the copied config.json
   FileLayout layout = FileLayout::logical;
   std::string plan_hash;
-  std::vector<unsigned> ranks;    // present
-  std::vector<int> layers;        // held by every rank that is present, ascending
+  std::vector<unsigned> ranks;                   // present
+  std::map<std::string, std::string> checksums;  // xxh3_128 by "rank-000/model-00000.safetensors"
+  std::vector<int> layers;                       // held by every rank that is present, ascending
   std::vector<Finding> findings;  // MOXIE-K009 (warning) when no valid proof of the set exists
 };
 // True when the folder holds moxie-plan.json.
@@ -100,7 +102,8 @@ MOXIE_API bool is_packed_folder(const std::filesystem::path& path);
 // Error(input) MOXIE-K005 for a folder that is no packed set or whose plan does not match its hash.
 MOXIE_API PackedFolder open_packed_folder(const std::filesystem::path& path);
 // One rank's experts of one layer, in parallel. Error(input) when the rank or the layer is absent,
-// a tensor has another type or shape than the plan gives it, or a scale or scalar is no number.
+// the file does not match its checksum, a tensor has another type or shape than the plan gives it,
+// or a scale or scalar is no number.
 MOXIE_API PackedExperts load_packed(const PackedFolder& folder, unsigned rank, int layer);
 
 // The plan with `layout` (file layout, offsets) and `plan_hash` as moxie-plan.json holds it.

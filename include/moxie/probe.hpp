@@ -68,13 +68,14 @@ struct ProbeLimits {
   std::uint64_t experts = 0;
   std::optional<std::uint64_t> top_k;   // when given, topk_ids must have as many columns
   std::optional<std::uint64_t> tokens;  // when given, all tensors must have as many rows
+  std::optional<std::uint64_t> vocab;   // when given, token ids are below it; -1 masks a token
 };
 
 // Reads `hidden_states` [tokens, hidden] bf16|f32 and, where present, `topk_ids` [tokens, k]
 // i32|i64, `topk_weights` [tokens, k] f32, `token_ids` [tokens] i64. Errors: Error(input)
-// MOXIE-R005 naming the tensor for a wrong type or shape, an id outside [0, experts) other than -1,
-// a weight or an activation that is no finite number, ids without weights or weights without ids.
-// Error(usage) MOXIE-R006 when the number of rows differs from `tokens`.
+// MOXIE-R005 naming the tensor for a wrong type or shape, an expert or token id outside its range
+// other than -1, a weight or an activation that is no finite number, ids without weights or weights
+// without ids. Error(usage) MOXIE-R006 when the number of rows differs from `tokens`.
 MOXIE_API Probe read_probe(const std::filesystem::path& path, const ProbeLimits& limits);
 // Reads `topk_ids` and `topk_weights` only, into a probe that has x. The same errors.
 MOXIE_API void read_routing(const std::filesystem::path& path, const ProbeLimits& limits,

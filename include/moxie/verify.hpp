@@ -65,6 +65,10 @@ struct LayerReference {
     double most = 0;
     double got = 0;
   } act;
+
+  // Gates and ups that reached the activation limit. 0: the call does not show whether an engine
+  // clamps.
+  std::uint64_t clamped = 0;
 };
 
 // Columns at which the ranks' parts of the intermediate axis begin, when the activation format
@@ -72,19 +76,25 @@ struct LayerReference {
 // share a reference.
 MOXIE_API std::vector<std::uint64_t> group_boundaries(const ShardPlan& plan);
 
+struct ReferenceOptions {
+  // [tokens, top_k, inter], as joined_acts() gives it; empty: everything starts from x.
+  std::span<const float> act{};
+  Progress progress{};  // experts done; answering false stops with Error(interrupted)
+};
+
 // From the checkpoint's own tensors; slow on purpose, parallel over experts. The probe must be
 // routed. Errors: as pack() for a bad scale or scalar; Error(unsupported) MOXIE-R001 for an
 // activation function or format without a reference.
 MOXIE_API LayerReference make_reference(const MoeModel& model, int layer, const ShardPlan& plan,
                                         const LayerSpec& spec, const Probe& probe,
-                                        std::span<const float> act = {});
+                                        const ReferenceOptions& options = {});
 // From packed experts of every rank of the plan, in rank order.
 MOXIE_API LayerReference make_reference(const ShardPlan& plan, std::span<const PackedExperts> ranks,
                                         const LayerSpec& spec, const Probe& probe,
-                                        std::span<const float> act = {});
+                                        const ReferenceOptions& options = {});
 // From the experts that a layer holds; it must hold every rank.
 MOXIE_API LayerReference make_reference(const MoeLayer& layer, const Probe& probe,
-                                        std::span<const float> act = {});
+                                        const ReferenceOptions& options = {});
 
 // The taps of all ranks as one array [tokens, top_k, inter] at the checkpoint's width; rows of
 // masked slots are zero. `taps` is what a layer that holds every rank wrote to LayerIo::act_tap.

@@ -51,6 +51,15 @@ class RouterReader {
     const TensorInfo& tensor = require(layer_.router.token_table, names_.token_table);
     if (shape.vocab == 0 && tensor.shape.size() == 2) shape.vocab = tensor.shape[0];
     if (shape.vocab == 0) refuse_form(tensor, "I64 [tokens of the vocabulary, top_k]");
+    if (tensor.shape.size() == 2 && tensor.shape[1] != shape.top_k &&
+        shape.top_k != model_.config.top_k) {
+      throw Error(ErrorCode::usage,
+                  {.code = "MOXIE-R007",
+                   .message = "the layer routes by token id, to as many experts as its table says",
+                   .where = place(tensor),
+                   .expected = "top_k " + std::to_string(tensor.shape[1]),
+                   .got = std::to_string(shape.top_k)});
+    }
     const auto ids = read_all<std::int64_t>(tensor, DType::i64, {shape.vocab, shape.top_k});
     std::vector<std::int32_t> table;
     table.reserve(ids.size());

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/hash.hpp"
 #include "base/mapped_file.hpp"
 #include "base/parallel.hpp"
 #include "model/dialects/choice.hpp"
@@ -91,6 +92,14 @@ std::string proof_gap(const PackedSet& set) {
         return "the proof does not cover every file";
     }
   }
+  for (const std::string_view name : kConfigFiles) {
+    const fs::path config = set.folder / name;
+    if (!fs::is_regular_file(config)) continue;
+    const Json* proven = files != nullptr ? files->find(name) : nullptr;
+    const Json* checksum = proven != nullptr ? proven->find("xxh3_128") : nullptr;
+    if (checksum == nullptr || checksum->as_string() != hash_hex(read_text_file(config)))
+      return std::string(name) + " is not the one that was verified";
+  }
   return {};
 }
 
@@ -108,6 +117,19 @@ void check_config(const PackedFolder& folder) {
              std::to_string(plan.experts),
          config.model_type + ", hidden " + std::to_string(config.hidden) + ", inter " +
              std::to_string(config.inter) + ", experts " + std::to_string(config.experts));
+}
+
+// All bytes of the file are the packed ones. They are read anyway.
+void check_bytes(const PackedFolder& folder, unsigned rank, int layer) {
+  const std::string name = rank_folder_name(rank) + "/" + layer_file_name(layer);
+  const auto stated = folder.checksums.find(name);
+  const MappedFile file(folder.path / name);
+  const std::string got = hash_hex(file.bytes());
+  if (stated != folder.checksums.end() && stated->second == got) return;
+  refuse({.file = (folder.path / name).string(), .layer = layer, .rank = rank},
+         "file does not match its checksum",
+         stated == folder.checksums.end() ? "a checksum in files.json" : stated->second, got,
+         "pack the rank again");
 }
 
 // One layer's file of one rank, copied expert by expert.
@@ -276,11 +298,14 @@ PackedFolder open_packed_folder(const fs::path& path) {
                       .layout = set.layout,
                       .plan_hash = set.plan_hash,
                       .ranks = {},
+                      .checksums = {},
                       .layers = layers_of(set.ranks.front()),
                       .findings = {}};
   for (const PackedRank& rank : set.ranks) {
     check_rank(set, rank);
     folder.ranks.push_back(rank.rank);
+    for (const auto& [name, record] : rank.files)
+      folder.checksums[rank_folder_name(rank.rank) + "/" + name] = record.checksum;
     const std::vector<int> layers = layers_of(rank);
     std::erase_if(folder.layers,
                   [&](int layer) { return !std::ranges::binary_search(layers, layer); });
@@ -316,6 +341,8 @@ PackedExperts load_packed(const PackedFolder& folder, unsigned rank, int layer) 
   parallel_for(packed.experts.count(), [&](std::uint64_t i) {
     loader.load(packed.experts.first + i, std::span(packed.blobs).subspan(i * stride, stride));
   });
+  // Last: what is wrong with a tensor says more than a checksum.
+  check_bytes(folder, rank, layer);
   loader.release();
   return packed;
 }

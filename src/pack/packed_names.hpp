@@ -11,6 +11,8 @@ namespace moxie {
 inline constexpr std::string_view kPlanFile = "moxie-plan.json";
 inline constexpr std::string_view kProofFile = "moxie-proof.json";
 inline constexpr std::string_view kFilesFile = "files.json";
+// What is copied from the source, where it has them.
+inline constexpr std::string_view kConfigFiles[] = {"config.json", "hf_quant_config.json"};
 
 // "rank-002".
 std::string rank_folder_name(unsigned rank);

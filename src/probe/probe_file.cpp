@@ -93,8 +93,18 @@ class ProbeFile {
     require_tokens(*tensor, probe.tokens);
     const auto bytes = bytes_of(*tensor);
     probe.token_ids.resize(tensor->shape[0]);
-    for (std::uint64_t i = 0; i < probe.token_ids.size(); ++i)
-      probe.token_ids[i] = element<std::int64_t>(bytes, i);
+    for (std::uint64_t i = 0; i < probe.token_ids.size(); ++i) {
+      const auto id = element<std::int64_t>(bytes, i);
+      const bool known =
+          id >= -1 && (id < 0 || !limits_.vocab || static_cast<std::uint64_t>(id) < *limits_.vocab);
+      if (!known) {
+        refuse(kTokenIds, "wrong value at token " + std::to_string(i),
+               limits_.vocab ? "-1, or an id below " + std::to_string(*limits_.vocab)
+                             : "-1, or an id from 0 up",
+               std::to_string(id));
+      }
+      probe.token_ids[i] = id;
+    }
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/checked.hpp"
+#include "base/errors.hpp"
 #include "formats/act_quant.hpp"
 #include "moxie/catalog.hpp"
 #include "moxie/verify.hpp"
@@ -65,7 +66,9 @@ const KernelEntry& entry_of(std::string_view kernel) {
 }
 
 LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& probe,
-                     std::span<const float> act, std::function<ref::Expert(std::uint64_t)> expert) {
+                     const ReferenceOptions& options,
+                     const std::function<ref::Expert(std::uint64_t)>& expert) {
+  const std::span<const float> act = options.act;
   const std::uint64_t slots = probe.tokens * probe.top_k;
   MOXIE_CHECK(act.empty() || act.size() == slots * plan.inter().original.value,
               "the engine's values are [tokens, top_k, inter]");
@@ -87,10 +90,14 @@ LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& 
                        .topk_ids = probe.topk_ids.data(),
                        .topk_weights = probe.topk_weights.data(),
                        .act = act.empty() ? nullptr : act.data(),
-                       .expert = std::move(expert)};
+                       .expert = [&](std::uint64_t number) {
+                         report_progress(options.progress, number, plan.experts);
+                         return expert(number);
+                       }};
   if (auto starts = group_boundaries(plan); !starts.empty())
     problem.part_starts = std::move(starts);
   ref::Result result = ref::run(problem);
+  report_progress(options.progress, plan.experts, plan.experts);
   return {.tokens = probe.tokens,
           .hidden = probe.hidden,
           .y = std::move(result.y),
@@ -103,7 +110,8 @@ LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& 
                   .column = result.act.column,
                   .least = result.act.least,
                   .most = result.act.most,
-                  .got = result.act.got}};
+                  .got = result.act.got},
+          .clamped = result.clamped};
 }
 
 void check_ranks(const ShardPlan& plan, std::span<const PackedExperts> ranks) {
@@ -145,7 +153,7 @@ std::vector<std::uint64_t> group_boundaries(const ShardPlan& plan) {
 
 LayerReference make_reference(const MoeModel& model, int layer, const ShardPlan& plan,
                               const LayerSpec& spec, const Probe& probe,
-                              std::span<const float> act) {
+                              const ReferenceOptions& options) {
   const LayerExperts& source = model.require_layer(layer);
   if (source.format != plan.format || source.experts.size() != plan.experts) {
     throw Error(ErrorCode::unsupported,
@@ -159,28 +167,28 @@ LayerReference make_reference(const MoeModel& model, int layer, const ShardPlan&
   }
   check_problem(plan, spec, probe);
   const CheckpointExperts experts(model, source);
-  return judge(plan, spec, probe, act,
+  return judge(plan, spec, probe, options,
                [&](std::uint64_t expert) { return experts.expert(expert); });
 }
 
 LayerReference make_reference(const ShardPlan& plan, std::span<const PackedExperts> ranks,
                               const LayerSpec& spec, const Probe& probe,
-                              std::span<const float> act) {
+                              const ReferenceOptions& options) {
   check_problem(plan, spec, probe);
   check_ranks(plan, ranks);
   JoinedExperts experts(
       plan, [&](unsigned rank, std::uint64_t expert) { return ranks[rank].blob(expert); });
-  return judge(plan, spec, probe, act,
+  return judge(plan, spec, probe, options,
                [&](std::uint64_t expert) { return experts.expert(expert); });
 }
 
 LayerReference make_reference(const MoeLayer& layer, const Probe& probe,
-                              std::span<const float> act) {
+                              const ReferenceOptions& options) {
   check_problem(layer.plan(), layer.spec(), probe);
   check_holds_all(layer);
   JoinedExperts experts(
       layer.plan(), [&](unsigned rank, std::uint64_t expert) { return layer.blob(rank, expert); });
-  return judge(layer.plan(), layer.spec(), probe, act,
+  return judge(layer.plan(), layer.spec(), probe, options,
                [&](std::uint64_t expert) { return experts.expert(expert); });
 }
 

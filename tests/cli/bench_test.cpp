@@ -87,12 +87,15 @@ TEST_F(Bench, C06_PrintsAColdAndAWarmRecordWithEveryKeyOfTheContract) {
     const Json& record = lines[i];
     EXPECT_EQ(
         keys_of(record),
-        (Names{"schema", "ok",      "command", "repro",  "time_utc",   "build",          "host",
-               "device", "problem", "kernels", "layout", "rank_slots", "active_experts", "check",
-               "timing", "stages",  "work",    "rate",   "ceiling",    "findings"}));
+        (Names{"schema",  "ok",         "command",        "repro",   "time_utc", "build",
+               "host",    "device",     "problem",        "kernels", "layout",   "kernel_width",
+               "threads", "rank_slots", "active_experts", "check",   "timing",   "stages",
+               "work",    "rate",       "ceiling",        "findings"}));
     expect_members(record, {{"command", Kind::text},
                             {"repro", Kind::text},
                             {"layout", Kind::text},
+                            {"kernel_width", Kind::number},
+                            {"threads", Kind::number},
                             {"rank_slots", Kind::list},
                             {"active_experts", Kind::number},
                             {"findings", Kind::list}});
@@ -135,7 +138,7 @@ TEST_F(Bench, C06_PrintsAColdAndAWarmRecordWithEveryKeyOfTheContract) {
     const Json& check = *record.find("check");
     EXPECT_EQ(keys_of(check), (Names{"passed", "max_err_over_bound", "worst", "relative_l2",
                                      "worst_row", "norm_ratio", "unquantised_l2", "stages",
-                                     "reference_s", "max_tile_err", "bound"}));
+                                     "clamped", "reference_s", "max_tile_err", "bound"}));
     EXPECT_TRUE(check.find("passed")->as_bool());
     EXPECT_TRUE(check.find("max_err_over_bound")->as_double(9) <= 1);
     EXPECT_TRUE(check.find("max_tile_err")->as_double(9) < 4e-3);  // half an ulp of bf16
@@ -275,7 +278,8 @@ TEST_F(Bench, StatesALineThatMeasuresThePointAgain) {
   const auto repeated = parse_records(outcome.out);
   ASSERT_EQ(repeated.size(), 2U);  // the point alone, cold and warm
   const Json& last = repeated.back();
-  for (const char* key : {"problem", "kernels", "layout", "rank_slots", "work", "repro"})
+  for (const char* key :
+       {"problem", "kernels", "layout", "kernel_width", "threads", "rank_slots", "work", "repro"})
     EXPECT_EQ(*last.find(key), *first.find(key)) << key;
   EXPECT_EQ(*last.find("check")->find("worst"), *first.find("check")->find("worst"));
 }
@@ -338,8 +342,8 @@ TEST_F(Bench, NamesAProblemThatIsNone) {
   expect_refusal(3, "MOXIE-C003", problem(R"({"seed": 1, "seed": 2})"));
   for (const char* content :
        {R"([])", R"({"model": "tiny", "layers": 2})", R"({"model": "nobody"})", R"({"model": 1})",
-        R"({"tokens": "8"})", R"({"tokens": [8, -1]})", R"({"top_k": 1.5})", R"({"format": "fp8"})",
-        R"({"routing": "even"})", R"({"seed": null})"}) {
+        R"({"tokens": "8"})", R"({"tokens": []})", R"({"tokens": [8, -1]})", R"({"top_k": 1.5})",
+        R"({"format": "fp8"})", R"({"routing": "even"})", R"({"seed": null})"}) {
     SCOPED_TRACE(content);
     expect_refusal(3, "MOXIE-B001", problem(content));
   }
@@ -350,7 +354,7 @@ TEST_F(Bench, RefusesBeforeTheFirstRecordAndLeavesNothingC01) {
       {{"--tokens", "x"}, "MOXIE-U001"},      {{"--tokens", "2..1"}, "MOXIE-U001"},
       {{"--samples", "0"}, "MOXIE-U001"},     {{"--threads", "0"}, "MOXIE-U001"},
       {{"--fail-over", "-1"}, "MOXIE-U001"},  {{"--routing", "even"}, "MOXIE-U001"},
-      {{"--tp", "0"}, "MOXIE-P001"},          {{"--top-k", "9"}, "MOXIE-U003"},
+      {{"--tp", "0"}, "MOXIE-P001"},          {{"--top-k", "9"}, "MOXIE-R007"},
       {{"--routing", "one:8"}, "MOXIE-U003"}, {{"--baseline", at("absent")}, "MOXIE-B002"},
       {{"--baseline", temp()}, "MOXIE-B002"}};
   const std::string small = file("small.json", kSmall);
@@ -359,6 +363,8 @@ TEST_F(Bench, RefusesBeforeTheFirstRecordAndLeavesNothingC01) {
     expect_refusal(2, code, Words{"bench", "--problem", small} + options);
   expect_refusal(3, "MOXIE-C003",
                  {"bench", "--problem", small, "--baseline", file("earlier", "{\n")});
+  expect_refusal(3, "MOXIE-B002",
+                 {"bench", "--problem", small, "--baseline", file("empty", "{}\n")});
   expect_refusal(4, "MOXIE-P002", {"bench", "--problem", small, "--target", "sm90"});
   // The first point is right, the second is not.
   const std::string routing = input({ids({1, 2}, {0, 1}), weights({1, 2})});

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What moxie run refuses, with which exit code, before it computes anything.
+#include <sys/stat.h>
+
 #include <filesystem>
 
 #include "cli/run_command.hpp"
@@ -18,27 +20,61 @@ class RunRefusals : public test::RunCommand {
 };
 
 TEST_F(RunRefusals, NameValuesThatCanNotBeC01) {
-  const std::pair<Words, const char*> wrong[] = {{{"--tp", "0"}, "MOXIE-P001"},
-                                                 {{"--tp", "1,65"}, "MOXIE-P001"},
-                                                 {{"--tp", "3..1"}, "MOXIE-U001"},
-                                                 {{"--tp", "1,,3"}, "MOXIE-U001"},
-                                                 {{"--tp", "-1"}, "MOXIE-U001"},
-                                                 {{"--repeat", "0"}, "MOXIE-U001"},
-                                                 {{"--threads", "0"}, "MOXIE-U001"},
-                                                 {{"--tokens", "x"}, "MOXIE-U001"},
-                                                 {{"--layer", "-1"}, "MOXIE-U001"},
-                                                 {{"--top-k", "0"}, "MOXIE-U001"},
-                                                 {{"--top-k", "9"}, "MOXIE-U003"},
-                                                 {{"--routing", "even"}, "MOXIE-U001"},
-                                                 {{"--routing", "zipf"}, "MOXIE-U001"},
-                                                 {{"--routing", "zipf:x"}, "MOXIE-U001"},
-                                                 {{"--routing", "zipf:-1"}, "MOXIE-U003"},
-                                                 {{"--routing", "one:8"}, "MOXIE-U003"},
-                                                 {{"--routing", "one:"}, "MOXIE-U001"},
-                                                 {{"--routing", "file:"}, "MOXIE-U001"},
-                                                 {{"--output", at("absent/out")}, "MOXIE-U003"},
-                                                 {{"--output", model_}, "MOXIE-U003"}};
+  const std::pair<Words, const char*> wrong[] = {
+      {{"--tp", "0"}, "MOXIE-P001"},
+      {{"--tp", "1,65"}, "MOXIE-P001"},
+      {{"--tp", "3..1"}, "MOXIE-U001"},
+      {{"--tp", "1,,3"}, "MOXIE-U001"},
+      {{"--tp", "-1"}, "MOXIE-U001"},
+      {{"--repeat", "0"}, "MOXIE-U001"},
+      {{"--threads", "0"}, "MOXIE-U001"},
+      {{"--tokens", "x"}, "MOXIE-U001"},
+      {{"--layer", "-1"}, "MOXIE-U001"},
+      {{"--top-k", "0"}, "MOXIE-U001"},
+      {{"--top-k", "9"}, "MOXIE-R007"},
+      {{"--routing", "even"}, "MOXIE-U001"},
+      {{"--routing", "zipf"}, "MOXIE-U001"},
+      {{"--routing", "zipf:x"}, "MOXIE-U001"},
+      {{"--routing", "zipf:-1"}, "MOXIE-U003"},
+      {{"--routing", "one:8"}, "MOXIE-U003"},
+      {{"--routing", "one:"}, "MOXIE-U001"},
+      {{"--routing", "file:"}, "MOXIE-U001"},
+      {{"--output", at("absent/out")}, "MOXIE-U003"},
+      {{"--output", model_}, "MOXIE-U003"},
+      {{"--output", ""}, "MOXIE-U003"},
+      {{"--output", "/proc/out"}, "MOXIE-U003"},
+      {{"--output", model_ + "/config.json"}, "MOXIE-U003"}};
   for (const auto& [options, code] : wrong) expect_refusal(2, code, Words{"run", model_} + options);
+}
+
+// A result never replaces what is no file, nor a part of what ran.
+TEST_F(RunRefusals, KeepWhatIsNoPlaceForAResult) {
+  namespace fs = std::filesystem;
+  const fs::path fifo = at("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  fs::create_symlink("nowhere", at("link"));
+  const std::string shard = model_ + "/model-00001-of-00001.safetensors";
+  ASSERT_TRUE(fs::exists(shard));
+  const std::string packed = pack(model_, "packed", {});
+  for (const std::string& place : {fifo.string(), at("link"), shard})
+    expect_refusal(2, "MOXIE-U003", {"run", model_, "--tokens", "1", "--output", place});
+  expect_refusal(2, "MOXIE-U003", {"run", packed, "--output", packed + "/moxie-plan.json"});
+  EXPECT_TRUE(fs::is_fifo(fifo));
+  EXPECT_TRUE(fs::is_symlink(at("link")));
+  test::expect_success({"run", model_, "--tokens", "1", "-q"});
+  test::expect_success({"run", packed, "--tokens", "1", "-q"});
+}
+
+// Sizes are refused by arithmetic, before anything of that size is made.
+TEST_F(RunRefusals, NameSizesThatNoCallMayHave) {
+  for (const char* tokens : {"36028797018963968", "36028797018963969", "18446744073709551615",
+                             "99999999999999", "4611686018427387904"}) {
+    expect_refusal(2, "MOXIE-R008", {"run", model_, "--tokens", tokens});
+    expect_refusal(2, "MOXIE-R008", {"run", model_, "--tokens", tokens, "--routing", "model"});
+  }
+  for (const char* top_k : {"4294967296", "9223372036854775808"})
+    expect_refusal(2, "MOXIE-R007",
+                   {"run", model_, "--tokens", "1", "--routing", "one:1", "--top-k", top_k});
 }
 
 TEST_F(RunRefusals, NameWhatIsNotThereC01) {

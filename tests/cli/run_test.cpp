@@ -28,7 +28,8 @@ std::uint64_t number(const Json& object, std::string_view key) {
 void expect_passed(const Json& check) {
   EXPECT_EQ(keys_of(check),
             (std::vector<std::string>{"passed", "max_err_over_bound", "worst", "relative_l2",
-                                      "worst_row", "norm_ratio", "unquantised_l2", "reference_s"}));
+                                      "worst_row", "norm_ratio", "unquantised_l2", "stages",
+                                      "clamped", "reference_s"}));
   EXPECT_TRUE(check.find("passed")->as_bool());
   EXPECT_TRUE(check.find("max_err_over_bound")->as_double(9) <= 1);
   EXPECT_TRUE(check.find("relative_l2")->as_double(9) < 1e-3);
@@ -247,18 +248,56 @@ TEST_F(Run, NeedsNoRouterForAnotherRouting) {
   test::expect_refusal(3, "MOXIE-M016", {"run", at("plain"), "--routing", "model"});
 }
 
-TEST_F(Run, WarnsOfTokensThatTheRouterCanNotRoute) {
+TEST_F(Run, MasksATokenWithoutAnIdAndRefusesAnIdOutsideTheVocabulary) {
   const std::string model = synth("model");
-  const auto codes = [&](std::int64_t first) {
+  const auto with_first = [&](std::int64_t first) {
     const std::string file =
         input({activations(2), tensor<std::int64_t>("token_ids", DType::i64, {2}, {first, 5})});
-    const Json document = expect_document({"run", model, "--routing", "model", "--input", file});
-    const auto slots = test::numbers(*only_run(document).find("rank_slots"));
-    EXPECT_EQ(slots, (std::vector<std::uint64_t>{first == 5 ? 4U : 2U}));
-    return test::codes_of(document);
+    return Words{"run", model, "--routing", "model", "--input", file};
   };
-  EXPECT_EQ(std::ranges::count(codes(1'000'000), "MOXIE-R011"), 1);
-  EXPECT_EQ(std::ranges::count(codes(5), "MOXIE-R011"), 0);
+  const auto slots = [&](std::int64_t first) {
+    const Json document = expect_document(with_first(first));
+    EXPECT_EQ(std::ranges::count(test::codes_of(document), "MOXIE-R011"), 0);
+    return test::numbers(*only_run(document).find("rank_slots"));
+  };
+  EXPECT_EQ(slots(5), (std::vector<std::uint64_t>{4}));
+  EXPECT_EQ(slots(-1), (std::vector<std::uint64_t>{2}));
+  const std::string line = test::expect_refusal(3, "MOXIE-R005", with_first(1'000'000));
+  EXPECT_TRUE(has(line, "token_ids")) << line;
+}
+
+TEST_F(Run, WarnsOfResultsThatAreNoNumbersEvenUnchecked) {
+  const std::string model = synth("model");
+  const std::string file =
+      input({activations(2, 40), ids({2, 2}, {0, 1, 2, 3}), weights({2, 2}, 3e38F)});
+  const Json document = expect_document({"run", model, "--input", file});
+  EXPECT_EQ(std::ranges::count(test::codes_of(document), "MOXIE-R016"), 1);
+}
+
+TEST_F(Run, NotesAClampThatNoValueReached) {
+  const std::string model = synth("model");
+  const auto notes = [&](float value) {
+    const std::string file =
+        input({activations(2, value), ids({2, 2}, {0, 1, 2, 3}), weights({2, 2})});
+    const Json document = expect_document({"run", model, "--input", file, "--check"});
+    return std::ranges::count(test::codes_of(document), "MOXIE-R015");
+  };
+  EXPECT_EQ(notes(1e-3F), 1);
+  EXPECT_EQ(notes(1e4F), 0);
+}
+
+TEST_F(Run, JudgesTheStagesApart) {
+  const std::string model = synth("model");
+  const Json document = expect_document({"run", model, "--tp", "1,3", "--check"});
+  for (const Json& run : document.find("runs")->elements()) {
+    const auto& stages = run.find("check")->find("stages")->elements();
+    ASSERT_EQ(stages.size(), 2U);
+    EXPECT_EQ(stages[0].find("name")->as_string(), "gate_up");
+    EXPECT_EQ(number(stages[0], "values"), 64U * 2 * 96);
+    EXPECT_EQ(number(stages[0], "outside"), 0U);
+    EXPECT_EQ(stages[1].find("name")->as_string(), "down");
+    EXPECT_LT(stages[1].find("relative_l2")->as_double(1), 1e-6);
+  }
 }
 
 TEST_F(Run, TakesARoutingFromAFile) {
@@ -290,7 +329,7 @@ TEST_F(Run, AnswersOneWhenAnElementIsOutsideItsBound) {
   EXPECT_EQ(text.exit_code, 1);
   EXPECT_TRUE(has(text.out, "verdict: FAILED")) << text.out;
   const auto errors = test::error_lines(text);
-  ASSERT_EQ(errors.size(), 2U) << text.err;
+  ASSERT_EQ(errors.size(), 2U) << text.err;  // one a plan, not one a comparison
   for (const std::string& line : errors) EXPECT_TRUE(has(line, "MOXIE-R010")) << line;
   const test::Outcome asked = test::moxie_says(words + Words{"--json"});
   EXPECT_EQ(asked.exit_code, 1);

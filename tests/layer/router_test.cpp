@@ -245,8 +245,13 @@ TEST(Router, NamesTheTensorOfAnotherTypeOrShape) {
   expect_refusal(zeros(table, DType::i64, {3, 3}), 0);
   expect_refusal(zeros(table, DType::i64, {4, 2}), 0);  // the vocabulary has three
   expect_refusal(zeros(table, DType::i64, {6}), 0);
-  // The table's columns are the top_k of its layer.
-  EXPECT_EQ(refused(options, 0, 1).expected, "I64 [3, 1]");
+  // The table's columns are the top_k of its layer; asking for another is not the file's fault.
+  const TempFolder folder;
+  const MoeModel model = read_model(tiny_checkpoint(folder, options));
+  const Error error = refusal_of([&] { const Router router(model, 0, 1); });
+  EXPECT_EQ(error.code(), ErrorCode::usage);
+  EXPECT_EQ(code_of(error), "MOXIE-R007");
+  EXPECT_EQ(error.findings()[0].expected, "top_k 2");
 }
 
 TEST(Router, AVocabularyThatTheConfigDoesNotStateIsTheTables) {

@@ -43,9 +43,10 @@ Staged check(const MoeModel& model, const MoeLayer& layer, const Probe& probe) {
                           workspace),
             CallStatus::ok);
   const std::vector<float> act = joined_acts(plan, probe, taps);
-  return {
-      .whole = check_output(y, make_reference(model, 0, plan, layer.spec(), probe), plan),
-      .stages = check_output(y, make_reference(model, 0, plan, layer.spec(), probe, act), plan)};
+  return {.whole = check_output(y, make_reference(model, 0, plan, layer.spec(), probe), plan),
+          .stages = check_output(
+              y, make_reference(model, 0, plan, layer.spec(), probe, {.act = act, .progress = {}}),
+              plan)};
 }
 
 TEST(Stages, ACleanLayerPassesOnAnyRanksWithMaskedSlots) {
@@ -126,15 +127,18 @@ TEST(Stages, ADeviationNamesItsPlace) {
                           workspace),
             CallStatus::ok);
   std::vector<float> act = joined_acts(plan, probe, taps);
-  EXPECT_EQ(make_reference(*model, 0, plan, spec, probe, act).act.outside, 0U);
+  EXPECT_EQ(make_reference(*model, 0, plan, spec, probe, {.act = act, .progress = {}}).act.outside,
+            0U);
   act[(2 * spec.top_k + 1) * inter + 77] += 1;
   act[5] = std::numeric_limits<float>::quiet_NaN();
-  const LayerReference reference = make_reference(*model, 0, plan, spec, probe, act);
+  const LayerReference reference =
+      make_reference(*model, 0, plan, spec, probe, {.act = act, .progress = {}});
   EXPECT_EQ(reference.act.outside, 2U);
   EXPECT_EQ(reference.act.token, 0U) << "no number is farther out than any number";
   EXPECT_EQ(reference.act.column, 5U);
   act[5] = joined_acts(plan, probe, taps)[5];
-  const LayerReference second = make_reference(*model, 0, plan, spec, probe, act);
+  const LayerReference second =
+      make_reference(*model, 0, plan, spec, probe, {.act = act, .progress = {}});
   EXPECT_EQ(second.act.outside, 1U);
   EXPECT_EQ(second.act.token, 2U);
   EXPECT_EQ(second.act.choice, 1U);

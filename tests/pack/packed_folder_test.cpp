@@ -162,6 +162,9 @@ TEST(PackedFolder, WarnsUntilAProofOfAllItsFilesIsThere) {
     for (const JsonMember& member : document.find("files")->members())
       files.set(std::string(rank) + "/" + member.key, member.value);
   }
+  const std::string config = test::read_bytes(packed.path / "config.json");
+  files.set("config.json",
+            Json::object().set("bytes", config.size()).set("xxh3_128", hash_hex(config)));
   Json proof;
   proof.set("plan_hash", open_packed_folder(packed.path).plan_hash).set("files", files);
   const auto write = [&](const std::string& text) {
@@ -184,6 +187,24 @@ TEST(PackedFolder, WarnsUntilAProofOfAllItsFilesIsThere) {
   EXPECT_NE(warning(), "");
   write("{");
   EXPECT_NE(warning(), "");
+  // Limits and scaling come from the config: it is part of the proof.
+  write(proof.dump());
+  EXPECT_EQ(warning(), "");
+  std::ofstream(packed.path / "config.json", std::ios::app) << "\n";
+  EXPECT_NE(warning(), "");
+}
+
+TEST(PackedFolder, RefusesBytesThatChangedSinceTheyWerePacked) {
+  for (const FileLayout layout : kLayouts) {
+    for (const Segment segment : {Segment::gate, Segment::down, Segment::up_scale}) {
+      const Packed packed(layout);
+      packed.poke(segment, 2, "\x23");
+      const Error error = packed.load_refusal();
+      expect_code(error, "MOXIE-K005");
+      EXPECT_NE(error.findings()[0].message.find("checksum"), std::string::npos) << error.what();
+      load_packed(open_packed_folder(packed.path), 1, 0);  // the other rank is whole
+    }
+  }
 }
 
 TEST(PackedFolder, RefusesAPlanThatDoesNotMatchItsHash) {

@@ -38,7 +38,7 @@ struct Contents {
   TinyTensor ids = tensor<std::int64_t>("topk_ids", DType::i64, {2, 2}, {4, 0, -1, 3});
   TinyTensor weights = tensor<float>("topk_weights", DType::f32, {2, 2}, {0.75, 0.25, 0, -2});
   TinyTensor token_ids =
-      tensor<std::int64_t>("token_ids", DType::i64, {2}, {std::int64_t{1} << 40, -7});
+      tensor<std::int64_t>("token_ids", DType::i64, {2}, {std::int64_t{1} << 40, -1});
   std::vector<TinyTensor> more;
 };
 
@@ -88,7 +88,7 @@ TEST_F(ProbeFiles, AreReadAtAnyAlignment) {
   EXPECT_EQ(x, (std::vector<float>{1, -2, 3, 0.5, 0, -1e-30F}));
   EXPECT_EQ(probe.topk_ids, (std::vector<std::int32_t>{4, 0, -1, 3}));
   EXPECT_EQ(probe.topk_weights, (std::vector<float>{0.75, 0.25, 0, -2}));
-  EXPECT_EQ(probe.token_ids, (std::vector<std::int64_t>{std::int64_t{1} << 40, -7}));
+  EXPECT_EQ(probe.token_ids, (std::vector<std::int64_t>{std::int64_t{1} << 40, -1}));
 }
 
 TEST_F(ProbeFiles, NeedActivationsOnly) {

@@ -141,7 +141,9 @@ TEST(Verify, WritesAProofOfPlanRanksAndFiles) {
   const Json plan = Json::parse(test::read_bytes(set.path() / "moxie-plan.json"), "plan");
   EXPECT_EQ(at(plan, "plan_hash").as_string(), report.plan_hash);
   EXPECT_EQ(at(proof, "ranks").dump_compact(), "[0,1]");
-  ASSERT_EQ(at(proof, "files").members().size(), 4U);
+  ASSERT_EQ(at(proof, "files").members().size(), 5U);
+  const std::string config = test::read_bytes(set.path() / "config.json");
+  EXPECT_EQ(at(at(at(proof, "files"), "config.json"), "xxh3_128").as_string(), hash_hex(config));
   for (const unsigned rank : {0U, 1U}) {
     for (const int layer : {0, 1}) {
       const std::string bytes = test::read_bytes(set.file(rank, layer));

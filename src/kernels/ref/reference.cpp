@@ -4,6 +4,7 @@
 #include "kernels/ref/reference.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -162,18 +163,26 @@ class LayerRun {
         .radius = accumulation_error(gate_up_roundings_, product.magnitude, matrix.dequant_mul)};
   }
 
-  void gate_up(const Expert& expert, Batch& batch) const {
+  [[nodiscard]] bool is_clamped(double gate, double up) const {
+    const bool clamps = problem_.activation == Activation::clamped_swiglu;
+    return clamps && (gate > function_.limit || std::abs(up) > function_.limit);
+  }
+
+  void gate_up(const Expert& expert, Batch& batch) {
     const std::uint64_t hidden = problem_.hidden;
     for_rows(problem_.inter, [&](std::uint64_t first, std::uint64_t end) {
       std::vector<double> gate(hidden);
       std::vector<double> up(hidden);
+      std::uint64_t clamped = 0;
       for (std::uint64_t row = first; row < end; ++row) {
         decode_row(expert.gate, problem_.format, row, hidden, gate.data());
         decode_row(expert.up, problem_.format, row, hidden, up.data());
         for (std::size_t i = 0; i < batch.slots.size(); ++i) {
           const double* xq = batch.xq.data() + i * hidden;
-          const Interval a =
-              activate(function_, project(expert.gate, gate, xq), project(expert.up, up, xq));
+          const Interval g = project(expert.gate, gate, xq);
+          const Interval u = project(expert.up, up, xq);
+          clamped += is_clamped(g.centre, u.centre) ? 1 : 0;
+          const Interval a = activate(function_, g, u);
           const std::uint64_t at = i * problem_.inter + row;
           batch.a[at] = a.centre;
           batch.radius[at] = a.radius;
@@ -184,6 +193,7 @@ class LayerRun {
                        expert.up.dequant_mul * product_sum(up.data(), x, hidden));
         }
       }
+      std::atomic_ref(result_.clamped).fetch_add(clamped, std::memory_order_relaxed);
     });
   }
 

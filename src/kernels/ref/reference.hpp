@@ -72,6 +72,7 @@ struct Result {
   std::vector<double> magnitude;    // sum over slots of |weight| * sum |w2| |a|
   std::vector<double> unquantised;  // y with activations that are not quantised
   ActDeviation act;                 // of Problem::act
+  std::uint64_t clamped = 0;        // gates and ups that reached the activation limit
 };
 
 bool supports(Activation activation);

@@ -338,8 +338,8 @@ TEST(RandomLayers, QuantisedActivationsCostWhatTheirFormatKeeps) {
   EXPECT_LT(fp8, 0.09);
 }
 
-// pit79, R2 of the specification: gaussian weights, quantised, in one product with gaussian activations
-// that are not: 11.4 % for MXFP4 (ceil rule), 9.5 % for NVFP4.
+// pit79, R2 of the specification: gaussian weights, quantised, in one product with gaussian
+// activations that are not: 11.4 % for MXFP4 (ceil rule), 9.5 % for NVFP4.
 TEST(RandomLayers, R2_WeightsOnlyNoiseIsThatOfTheFormats) {
   const std::uint64_t seed = fresh_seed();
   std::mt19937_64 random(seed);
