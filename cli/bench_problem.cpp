@@ -3,10 +3,11 @@
 #include "cli/bench_problem.hpp"
 
 #include <fmt/format.h>
-#include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <system_error>

@@ -60,7 +60,7 @@ CheckFigures figures_of(const CheckedRun& checked);
 
 // Infinity has no place in JSON.
 Json number_or_null(double value);
-Json check_json(const CheckFigures& check);
+Json check_json(const CheckFigures& figures);
 Json stages_json(std::span<const Trace> traces);
 Json work_json(const RunWork& work);
 Json ceiling_json(const Ceilings& ceilings, const Rates& rates);

@@ -46,15 +46,16 @@ void quantise_fp8(const Group& group) {
     most_amax = std::max(most_amax, std::abs(group.values[i]) + group.radii[i]);
   }
   const float scale = fp8_scale(group_amax(centres.data(), group.columns));
-  const float least_scale = fp8_scale(rounded(least_amax));
-  const float most_scale = fp8_scale(rounded(most_amax));
+  // All scales are powers of two.
+  const int least_exponent = std::ilogb(fp8_scale(rounded(least_amax)));
+  const int most_exponent = std::ilogb(fp8_scale(rounded(most_amax)));
   for (std::uint64_t i = 0; i < group.columns; ++i) {
     const double value = group.values[i];
     const double radius = group.radii[i];
     group.quantised[i] = fp8_value(centres[i], scale);
     group.least[i] = group.most[i] = group.quantised[i];
-    // All scales are powers of two.
-    for (float other = least_scale; other <= most_scale; other *= 2) {
+    for (int exponent = least_exponent; exponent <= most_exponent; ++exponent) {
+      const float other = std::ldexp(1.0F, exponent);
       group.least[i] = std::min<double>(group.least[i], fp8_value(rounded(value - radius), other));
       group.most[i] = std::max<double>(group.most[i], fp8_value(rounded(value + radius), other));
     }

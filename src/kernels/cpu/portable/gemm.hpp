@@ -52,7 +52,7 @@ struct WeightRows {
 // The values of both nibbles of every byte, low nibble first.
 consteval std::array<float, 512> make_pair_table() {
   std::array<float, 512> table{};
-  for (unsigned byte = 0; byte < 256; ++byte) {
+  for (std::size_t byte = 0; byte < 256; ++byte) {
     table[2 * byte] = decode_e2m1(static_cast<std::uint8_t>(byte & 0xF));
     table[2 * byte + 1] = decode_e2m1(static_cast<std::uint8_t>(byte >> 4));
   }
