@@ -60,7 +60,7 @@ CheckedRun References::check(const MoeLayer& layer) {
   for (LayerCheck* check : {&checked.whole, &checked.stages}) {
     for (Finding& finding : check->findings) finding.where.layer = subject_.layer();
   }
-  if (layer.spec().activation == Activation::clamped_swiglu && slots > 0 && stages.clamped == 0) {
+  if (has_limit(layer.spec().activation) && slots > 0 && stages.clamped == 0) {
     checked.whole.findings.push_back(
         {.code = "MOXIE-R015",
          .severity = Severity::note,

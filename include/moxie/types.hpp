@@ -96,6 +96,9 @@ enum class Activation : std::uint8_t {
   gelu_tanh        // gelu_tanh(gate) * up
 };
 MOXIE_API std::string_view name_of(Activation activation);
+// Whether a function looks at a gate, and whether it clamps at a limit that the config states.
+MOXIE_API bool has_gate(Activation activation);
+MOXIE_API bool has_limit(Activation activation);
 
 enum class RouterKind : std::uint8_t {
   sqrt_softplus,  // sqrt(softplus), correction bias for selection; token-id table on hash layers

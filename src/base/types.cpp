@@ -135,6 +135,12 @@ std::string_view name_of(Activation activation) {
   return "?";
 }
 
+bool has_gate(Activation activation) { return activation != Activation::relu2; }
+
+bool has_limit(Activation activation) {
+  return activation == Activation::clamped_swiglu || activation == Activation::oai_swiglu;
+}
+
 std::string_view name_of(RouterKind router) {
   switch (router) {
     case RouterKind::sqrt_softplus:

@@ -10,19 +10,22 @@
 
 namespace moxie {
 
-// Where the tensors of one expert lie inside its blob, in bytes. `gate_mul`, `up_mul` and
-// `down_mul` are f32 globals; kNoGlobal where the format has none.
+// Where the tensors of one expert lie inside its blob, in bytes; kAbsent for those it does not
+// have: the gate of functions without one, globals (f32) of MXFP4, biases (bf16) of most models.
 struct BlobOffsets {
-  static constexpr std::uint64_t kNoGlobal = ~std::uint64_t{0};
+  static constexpr std::uint64_t kAbsent = ~std::uint64_t{0};
   std::uint64_t gate = 0;        // codes [inter, hidden/2]
   std::uint64_t up = 0;          // codes [inter, hidden/2]
   std::uint64_t down = 0;        // codes [hidden, inter/2]
   std::uint64_t gate_scale = 0;  // [inter, hidden/group]
   std::uint64_t up_scale = 0;    // [inter, hidden/group]
   std::uint64_t down_scale = 0;  // [hidden, inter/group]
-  std::uint64_t gate_mul = kNoGlobal;
-  std::uint64_t up_mul = kNoGlobal;
-  std::uint64_t down_mul = kNoGlobal;
+  std::uint64_t gate_mul = kAbsent;
+  std::uint64_t up_mul = kAbsent;
+  std::uint64_t down_mul = kAbsent;
+  std::uint64_t gate_bias = kAbsent;  // [inter]
+  std::uint64_t up_bias = kAbsent;    // [inter]
+  std::uint64_t down_bias = kAbsent;  // [hidden]; present on the first rank of a tp group alone
 };
 
 // What is fixed when a layer is bound; the workspace size follows from it and the tokens alone.
@@ -84,8 +87,9 @@ struct RouterShape {
 
 struct RouteArgs {
   RouterShape shape;
-  MatrixRef weight;                           // [experts, hidden] bf16 or f32
-  const float* bias = nullptr;                // [experts]; null: none
+  MatrixRef weight;  // [experts, hidden] bf16 or f32
+  // [experts]; null: none. Of the logits for a softmax, else a correction of the selection alone.
+  const float* bias = nullptr;
   const std::int32_t* token_table = nullptr;  // [vocab, top_k]; null: selection by score
   std::uint64_t tokens = 0;
   MatrixRef x;                              // [tokens, hidden] bf16 or f32

@@ -17,7 +17,7 @@ namespace {
 
 std::uint64_t offset_of(const PackedLayout& layout, Segment segment) {
   const PackedSegment* found = layout.find(segment);
-  return found != nullptr ? found->offset : BlobOffsets::kNoGlobal;
+  return found != nullptr ? found->offset : BlobOffsets::kAbsent;
 }
 
 [[noreturn]] void refuse(unsigned rank, std::uint64_t expert, std::string message,

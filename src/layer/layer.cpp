@@ -43,20 +43,24 @@ void check_spec(const ShardPlan& plan, const LayerSpec& spec, const ExpertsKerne
                                    .expected = "at least 1",
                                    .got = "0"});
   }
+  const auto refuse = [&](std::string message, std::string expected, std::string hint = {}) {
+    throw Error(ErrorCode::unsupported,
+                {.code = "MOXIE-R001",
+                 .message = std::move(message),
+                 .expected = std::move(expected),
+                 .got = std::string(name_of(spec.activation)) + (plan.gated ? "" : ", no gate"),
+                 .hint = std::move(hint)});
+  };
+  if (!kernel.supports(spec.activation))
+    refuse(plan.kernel + " does not run this activation function", "another one");
+  if (plan.gated != has_gate(spec.activation))
+    refuse("the experts and the activation function differ in having a gate",
+           plan.gated ? "a function of gate and up" : "relu2");
   // Without its limit the function is another one, and nothing in the numbers would show it.
   const bool limited = spec.activation_limit.has_value() && *spec.activation_limit > 0;
-  if (spec.activation == Activation::clamped_swiglu && !limited) {
-    throw Error(ErrorCode::unsupported, {.code = "MOXIE-R001",
-                                         .message = "clamped_swiglu has no activation limit",
-                                         .expected = "a number above 0",
-                                         .hint = "the config's swiglu_limit gives it"});
-  }
-  if (kernel.supports(spec.activation) && plan.gated) return;
-  throw Error(ErrorCode::unsupported,
-              {.code = "MOXIE-R001",
-               .message = plan.kernel + " does not run this activation function",
-               .expected = "silu or clamped_swiglu with a gate",
-               .got = std::string(name_of(spec.activation)) + (plan.gated ? "" : ", no gate")});
+  if (has_limit(spec.activation) && !limited)
+    refuse("the activation function has no limit", "a number above 0",
+           "the config's swiglu_limit gives it");
 }
 
 // Rows of partial sums, [tokens, hidden] f32 each.

@@ -181,7 +181,7 @@ Router::Router(const MoeModel& model, int layer, std::uint64_t top_k)
     throw Error(ErrorCode::unsupported, {.code = "MOXIE-R004",
                                          .message = "this kind of router is not built",
                                          .where = {.layer = layer},
-                                         .expected = "sqrt_softplus or sigmoid",
+                                         .expected = "another than scaled_softmax",
                                          .got = std::string(name_of(model.config.router)),
                                          .hint = "give expert ids and weights instead"});
   }
@@ -193,7 +193,7 @@ Router::Router(const MoeModel& model, int layer, std::uint64_t top_k)
       !experts.mtp && static_cast<std::uint64_t>(layer) < model.config.hash_layers;
   if (by_table) {
     state.table = reader.read_table(state.shape);
-  } else {
+  } else if (model.config.router != RouterKind::softmax_topk) {
     state.bias = reader.read_bias(state.shape);
   }
   state.threads = usable_threads();
@@ -224,7 +224,7 @@ CallStatus Router::route(const RouteIo& io, std::span<std::byte> workspace) cons
                                 .rows = state.shape.experts,
                                 .cols = state.shape.hidden,
                                 .row_stride = state.shape.hidden},
-                     .bias = by_table ? nullptr : state.bias.data(),
+                     .bias = state.bias.empty() ? nullptr : state.bias.data(),
                      .token_table = by_table ? state.table.data() : nullptr,
                      .tokens = io.x.rows,
                      .x = io.x,

@@ -212,7 +212,7 @@ ModelConfig read_config(const Json& json, const Json& quant_config) {
   model.activation_limit = config.positive(family->activation_limit);
   model.router = family->router;
   model.routed_scaling = config.positive(family->routed_scaling).value_or(1.0);
-  model.norm_topk = config.flag(family->norm_topk, true);
+  model.norm_topk = config.flag(family->norm_topk, family->norm_topk_default);
   read_expert_groups(config, *family, model);
   const DeclaredFormat declared = declared_format(json, quant_config);
   model.format = declared.format;

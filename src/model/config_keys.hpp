@@ -30,6 +30,7 @@ struct FamilyKeys {
   Keys activation_limit{};
   Keys hash_layers{};
   Keys norm_topk{};
+  bool norm_topk_default = true;
   Keys expert_groups{};  // empty: no selection by groups
   Keys kept_groups{};
 };

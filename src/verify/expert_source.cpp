@@ -24,7 +24,8 @@ const std::uint8_t* octets(std::span<const std::byte> bytes) {
 
 ref::Expert CheckpointExperts::expert(std::uint64_t number) const {
   const ExpertTensors& tensors = layer_.experts[number];
-  return {.gate = matrix(number, ProjectionKind::gate, tensors.gate),
+  const bool gated = tensors.gate.codes.present();
+  return {.gate = gated ? matrix(number, ProjectionKind::gate, tensors.gate) : ref::Matrix{},
           .up = matrix(number, ProjectionKind::up, tensors.up),
           .down = matrix(number, ProjectionKind::down, tensors.down)};
 }
@@ -80,7 +81,7 @@ ref::Expert JoinedExperts::expert(std::uint64_t number) {
     if (number < rank.experts.first || number >= rank.experts.end) continue;
     unpack_expert(plan_, rank, blob_of_(rank.rank, number), joined_);
   }
-  return {.gate = matrix(number, ProjectionKind::gate, plan_.hidden),
+  return {.gate = plan_.gated ? matrix(number, ProjectionKind::gate, plan_.hidden) : ref::Matrix{},
           .up = matrix(number, ProjectionKind::up, plan_.hidden),
           .down = matrix(number, ProjectionKind::down, plan_.inter().original.value)};
 }

@@ -23,16 +23,16 @@ namespace {
 }
 
 void check_problem(const ShardPlan& plan, const LayerSpec& spec, const Probe& probe) {
-  if (!plan.gated || !ref::supports(spec.activation)) {
+  if (plan.gated != has_gate(spec.activation) || !ref::supports(spec.activation)) {
     refuse_problem("there is no reference for the activation function " +
                    std::string(name_of(spec.activation)) +
-                   (plan.gated ? "" : " of experts without a gate"));
+                   (plan.gated ? " of experts with a gate" : " of experts without a gate"));
   }
   if (!ref::supports(plan.act_format)) {
     refuse_problem("there is no reference for act_format " + std::string(name_of(plan.act_format)));
   }
-  if (spec.activation == Activation::clamped_swiglu && !(spec.activation_limit.value_or(0) > 0))
-    refuse_problem("clamped_swiglu needs an activation limit greater than 0");
+  if (has_limit(spec.activation) && !(spec.activation_limit.value_or(0) > 0))
+    refuse_problem(std::string(name_of(spec.activation)) + " needs an activation limit above 0");
   const std::uint64_t slots = probe.tokens * probe.top_k;
   MOXIE_CHECK(probe.hidden == plan.hidden && probe.top_k == spec.top_k,
               "probe, plan and spec are of one layer");

@@ -89,9 +89,9 @@ TEST_F(RunRefusals, NameWhatIsNotThereC01) {
 TEST_F(RunRefusals, NameWhatNoKernelRunsC01) {
   expect_refusal(4, "MOXIE-P002", {"run", model_, "--target", "sm90"});
   expect_refusal(4, "MOXIE-P004", {"run", model_, "--ep", "9"});
-  test::write_tiny(folder_.path() / "relu2",
-                   {.dialect = test::TinyDialect::modelopt, .gated = false});
-  expect_refusal(4, "MOXIE-R001", {"run", at("relu2")});
+  // A function that clamps, without its limit.
+  test::write_tiny(folder_.path() / "unlimited", {});
+  expect_refusal(4, "MOXIE-R001", {"run", at("unlimited")});
 }
 
 TEST_F(RunRefusals, NameTheTensorOfAnInputThatIsWrong) {

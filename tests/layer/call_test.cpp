@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -114,19 +115,20 @@ TEST(LayerCall, TopKHasNoDefault) {  // C10
                        ErrorCode::usage, "MOXIE-R007");
 }
 
-TEST(LayerCall, ActivationFunctionsThatTheKernelDoesNotRunAreRefused) {
+TEST(LayerCall, AnActivationFunctionMustFitTheExpertsAndHaveItsLimit) {
   const RigModel model({});
   const ShardPlan plan = make_plan(*model, {});
   LayerSpec spec = spec_of(model->config);
   const auto bind = [&] { MoeLayer(plan, spec, test::pack_all(*model, plan)); };
-  for (const Activation other :
-       {Activation::oai_swiglu, Activation::situ, Activation::relu2, Activation::gelu_tanh}) {
-    spec.activation = other;
-    test::expect_refusal(bind, ErrorCode::unsupported, "MOXIE-R001");
-  }
-  spec.activation = Activation::clamped_swiglu;
-  spec.activation_limit.reset();
+  spec.activation = Activation::relu2;  // the experts have a gate
   test::expect_refusal(bind, ErrorCode::unsupported, "MOXIE-R001");
+  for (const Activation clamping : {Activation::clamped_swiglu, Activation::oai_swiglu}) {
+    spec.activation = clamping;
+    for (const std::optional<double> limit : {std::optional<double>(), {0.0}, {-7.0}}) {
+      spec.activation_limit = limit;
+      test::expect_refusal(bind, ErrorCode::unsupported, "MOXIE-R001");
+    }
+  }
 }
 
 TEST(LayerCall, EitherTheLayerOrTheCallerSumsTheRanks) {  // D-02

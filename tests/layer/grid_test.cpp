@@ -148,6 +148,35 @@ TEST(LayerGrid, PassesWithoutAClampAndWithPlainSilu) {
   }
 }
 
+TEST(LayerGrid, PassesForEveryActivationFunction) {  // pit46, pit49
+  for (const BlockFormat format : test::kFormats) {
+    const RigModel model({.format = format});
+    for (const Activation activation :
+         {Activation::silu, Activation::clamped_swiglu, Activation::oai_swiglu, Activation::situ,
+          Activation::gelu_tanh}) {
+      LayerSpec spec = spec_of(model->config);
+      spec.activation = activation;
+      spec.activation_limit = 0.3;
+      const Probe probe = test::probe_of(*model, 9, spec.top_k);
+      References references(*model, spec, probe);
+      for (const ActFormat act : {ActFormat::bf16, ActFormat::fp8})
+        expect_passes(*model, make_plan(*model, {.tp = 3, .act_format = act}), spec, probe,
+                      references);
+    }
+  }
+  const test::TinyModel ungated({.dialect = test::TinyDialect::modelopt,
+                                 .hidden = 160,
+                                 .inter = 352,
+                                 .layers = 1,
+                                 .gated = false});
+  const LayerSpec spec = spec_of(ungated->config);
+  ASSERT_EQ(spec.activation, Activation::relu2);
+  const Probe probe = test::probe_of(*ungated, 9, spec.top_k);
+  References references(*ungated, spec, probe);
+  for (const unsigned tp : {1U, 2U, 3U})
+    expect_passes(*ungated, make_plan(*ungated, {.tp = tp}), spec, probe, references);
+}
+
 // Every scalar of the checkpoint is different, scale bytes cover their whole range.
 TEST(LayerGrid, PassesWithDistinctGlobalsAndExtremeScales) {  // B3, K-02, pit11
   for (const BlockFormat format : test::kFormats) {

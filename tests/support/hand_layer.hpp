@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "formats/bf16.hpp"
 #include "formats/block_format.hpp"
 #include "kernels/contract.hpp"
 
@@ -74,6 +75,8 @@ class HandLayer {
       at_.up_mul = take(4);
       at_.down_mul = take(4);
     }
+    biases_ = end;
+    end += (2 * inter + hidden) * sizeof(std::uint16_t);
     stride_ = end + 3;  // no alignment is promised
     bytes_.resize(1 + experts * stride_);
     for (std::uint64_t expert = 0; expert < experts; ++expert) {
@@ -104,7 +107,25 @@ class HandLayer {
     const std::uint64_t at = half == Half::gate ? at_.gate_mul
                              : half == Half::up ? at_.up_mul
                                                 : at_.down_mul;
-    if (at != BlobOffsets::kNoGlobal) std::memcpy(blob(expert) + at, &value, sizeof value);
+    if (at != BlobOffsets::kAbsent) std::memcpy(blob(expert) + at, &value, sizeof value);
+    return *this;
+  }
+  // The experts have no gate.
+  HandLayer& ungated() {
+    at_.gate = at_.gate_scale = at_.gate_mul = BlobOffsets::kAbsent;
+    return *this;
+  }
+  // The value must be a bf16 number. From the first one on, the half has biases, the others 0.
+  HandLayer& bias(std::uint64_t expert, Half half, std::uint64_t row, float value) {
+    std::uint64_t& at = half == Half::gate ? at_.gate_bias
+                        : half == Half::up ? at_.up_bias
+                                           : at_.down_bias;
+    const std::uint64_t before = half == Half::gate ? 0
+                                 : half == Half::up ? shape_.inter
+                                                    : 2 * shape_.inter;
+    at = biases_ + before * sizeof(std::uint16_t);
+    const std::uint16_t bits = encode_bf16(value);
+    std::memcpy(blob(expert) + at + row * sizeof bits, &bits, sizeof bits);
     return *this;
   }
   // Output column 0 is `value_code` times activation 0.
@@ -168,6 +189,7 @@ class HandLayer {
   BlockFormat format_;
   ExpertsShape shape_;
   BlobOffsets at_;
+  std::uint64_t biases_ = 0;
   std::uint64_t stride_ = 0;
   std::vector<std::byte> bytes_;
   const std::byte* elsewhere_ = nullptr;

@@ -17,7 +17,7 @@ struct ActivationFunction {
   double limit = 0;  // consumed by the functions that clamp; greater than 0
 };
 
-// act(gate, up). NaN passes through the clamps.
+// act(gate, up); without a gate, act of up alone. NaN passes through the clamps.
 double activate(ActivationFunction function, double gate, double up);
 
 // The radius is the largest |act(g', u') - act(g, u)| over the box that the two intervals span,

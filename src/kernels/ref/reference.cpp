@@ -40,6 +40,18 @@ double accumulation_error(std::uint64_t roundings, double magnitude, double mul)
          n * kFp32Subnormal * std::max(1.0, std::abs(mul));
 }
 
+double bias_of(const Matrix& matrix, std::uint64_t row) {
+  if (matrix.bias == nullptr) return 0;
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, matrix.bias + row * matrix.bias_stride, sizeof bits);
+  return decode_bf16(bits);
+}
+
+// The rounding of a sum to which a bias was added.
+double bias_error(const Matrix& matrix, double sum) {
+  return matrix.bias != nullptr ? 2 * kFp32Epsilon * std::abs(sum) : 0;
+}
+
 struct Slot {
   std::uint64_t number = 0;
   std::uint64_t token = 0;
@@ -94,7 +106,7 @@ class LayerRun {
   void check() const {
     MOXIE_CHECK(supports(problem_.activation), "the reference has this activation function");
     MOXIE_CHECK(supports(problem_.act_format), "the reference has this activation format");
-    MOXIE_CHECK(problem_.activation == Activation::silu || problem_.activation_limit > 0,
+    MOXIE_CHECK(!has_limit(problem_.activation) || problem_.activation_limit > 0,
                 "a function that clamps has a limit");
     const std::uint64_t group = scale_group(problem_.format);
     MOXIE_CHECK(problem_.hidden % group == 0 && problem_.inter % group == 0,
@@ -154,18 +166,29 @@ class LayerRun {
     });
   }
 
-  // One row of gate or up against one row of x.
-  [[nodiscard]] Interval project(const Matrix& matrix, const std::vector<double>& weights,
-                                 const double* xq) const {
+  // One row of gate or up against one row of x; nothing without a gate. A bias costs one rounding.
+  [[nodiscard]] Interval project(const Matrix& matrix, std::uint64_t row,
+                                 const std::vector<double>& weights, const double* xq) const {
+    if (matrix.codes == nullptr) return {};
     const Product product = ref::product(weights.data(), xq, problem_.hidden);
+    const double centre = matrix.dequant_mul * product.sum + bias_of(matrix, row);
     return {
-        .centre = matrix.dequant_mul * product.sum,
-        .radius = accumulation_error(gate_up_roundings_, product.magnitude, matrix.dequant_mul)};
+        .centre = centre,
+        .radius = accumulation_error(gate_up_roundings_, product.magnitude, matrix.dequant_mul) +
+                  bias_error(matrix, centre)};
+  }
+
+  // The same in double, of an x that was not quantised.
+  [[nodiscard]] double project_exactly(const Matrix& matrix, std::uint64_t row,
+                                       const std::vector<double>& weights, const double* x) const {
+    if (matrix.codes == nullptr) return 0;
+    return matrix.dequant_mul * product_sum(weights.data(), x, problem_.hidden) +
+           bias_of(matrix, row);
   }
 
   [[nodiscard]] bool is_clamped(double gate, double up) const {
-    const bool clamps = problem_.activation == Activation::clamped_swiglu;
-    return clamps && (gate > function_.limit || std::abs(up) > function_.limit);
+    return has_limit(problem_.activation) &&
+           (gate > function_.limit || std::abs(up) > function_.limit);
   }
 
   void gate_up(const Expert& expert, Batch& batch) {
@@ -175,12 +198,13 @@ class LayerRun {
       std::vector<double> up(hidden);
       std::uint64_t clamped = 0;
       for (std::uint64_t row = first; row < end; ++row) {
-        decode_row(expert.gate, problem_.format, row, hidden, gate.data());
+        if (expert.gate.codes != nullptr)
+          decode_row(expert.gate, problem_.format, row, hidden, gate.data());
         decode_row(expert.up, problem_.format, row, hidden, up.data());
         for (std::size_t i = 0; i < batch.slots.size(); ++i) {
           const double* xq = batch.xq.data() + i * hidden;
-          const Interval g = project(expert.gate, gate, xq);
-          const Interval u = project(expert.up, up, xq);
+          const Interval g = project(expert.gate, row, gate, xq);
+          const Interval u = project(expert.up, row, up, xq);
           clamped += is_clamped(g.centre, u.centre) ? 1 : 0;
           const Interval a = activate(function_, g, u);
           const std::uint64_t at = i * problem_.inter + row;
@@ -188,9 +212,8 @@ class LayerRun {
           batch.radius[at] = a.radius;
           if (!x_changed_) continue;
           const double* x = batch.x.data() + i * hidden;
-          batch.plain[at] =
-              activate(function_, expert.gate.dequant_mul * product_sum(gate.data(), x, hidden),
-                       expert.up.dequant_mul * product_sum(up.data(), x, hidden));
+          batch.plain[at] = activate(function_, project_exactly(expert.gate, row, gate, x),
+                                     project_exactly(expert.up, row, up, x));
         }
       }
       std::atomic_ref(result_.clamped).fetch_add(clamped, std::memory_order_relaxed);
@@ -253,15 +276,18 @@ class LayerRun {
       std::vector<double> weights(inter);
       for (std::uint64_t row = first; row < end; ++row) {
         decode_row(matrix, problem_.format, row, inter, weights.data());
+        const double bias = bias_of(matrix, row);
         for (std::size_t i = 0; i < batch.slots.size(); ++i) {
           const std::uint64_t at = i * inter;
           const Product output = product(weights.data(), batch.aq.data() + at, inter);
           const double shifted = product_magnitude(weights.data(), spread.data() + at, inter);
           const double exact = product_sum(weights.data(), plain.data() + at, inter);
-          const double error =
-              accumulation_error(down_roundings_, output.magnitude, mul) + std::abs(mul) * shifted;
-          add(batch.slots[i], row, {.sum = mul * output.sum, .magnitude = mul * output.magnitude},
-              error, mul * exact);
+          const double sum = mul * output.sum + bias;
+          const double error = accumulation_error(down_roundings_, output.magnitude, mul) +
+                               std::abs(mul) * shifted + bias_error(matrix, sum);
+          add(batch.slots[i], row,
+              {.sum = sum, .magnitude = std::abs(mul) * output.magnitude + std::abs(bias)}, error,
+              mul * exact + bias);
         }
       }
     });
@@ -296,9 +322,7 @@ class LayerRun {
 
 }  // namespace
 
-bool supports(Activation activation) {
-  return activation == Activation::silu || activation == Activation::clamped_swiglu;
-}
+bool supports(Activation /*activation*/) { return true; }
 
 bool supports(ActFormat act_format) {
   return act_format == ActFormat::bf16 || act_format == ActFormat::fp8;

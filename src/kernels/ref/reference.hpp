@@ -17,11 +17,13 @@ struct Matrix {
   std::uint64_t codes_stride = 0;
   const std::uint8_t* scales = nullptr;  // [rows, cols/group]
   std::uint64_t scales_stride = 0;
-  double dequant_mul = 1;  // 1 where the format has none
+  double dequant_mul = 1;              // 1 where the format has none
+  const std::uint8_t* bias = nullptr;  // bf16 [rows], `bias_stride` bytes apart; null: none
+  std::uint64_t bias_stride = 2;
 };
 
 struct Expert {
-  Matrix gate;  // [inter, hidden]
+  Matrix gate;  // [inter, hidden]; without codes for functions that have no gate
   Matrix up;    // [inter, hidden]
   Matrix down;  // [hidden, inter]
 };

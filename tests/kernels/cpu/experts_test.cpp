@@ -98,6 +98,59 @@ TEST(PortableExperts, TheClampIsOneSidedForTheGateAndTwoSidedForUp) {  // K-03, 
   }
 }
 
+TEST(PortableExperts, EveryActivationFunctionGivesTheTablesValues) {  // K-03, pit46
+  struct Row {
+    Activation activation;
+    float limit, gate, up;
+    double expected;
+  };
+  for (const Row& row :
+       {Row{Activation::oai_swiglu, 7, 8, -9, -41.999719},
+        Row{Activation::oai_swiglu, 7, -9, 2, -6.0095e-6},
+        Row{Activation::oai_swiglu, 7, 1, 2, 2.537387}, Row{Activation::situ, 0, 2, 3, 4.861067},
+        Row{Activation::gelu_tanh, 0, 1, 2, 1.682384},
+        Row{Activation::gelu_tanh, 0, -3, 1, -0.00363739}}) {
+    HandLayer layer(BlockFormat::nvfp4, 1);
+    layer.shape().activation = row.activation;
+    layer.shape().activation_limit = row.limit;
+    layer.code(0, Half::gate, 0, 0, row.gate < 0 ? 10U : 2U)
+        .global(0, Half::gate, std::abs(row.gate));
+    layer.code(0, Half::up, 0, 0, row.up < 0 ? 10U : 2U).global(0, Half::up, std::abs(row.up));
+    layer.down_one(0);
+    const float y = layer.run(kExperts, unit_x(32), {0}, {1.0F})[0];
+    EXPECT_NEAR(y, row.expected, std::abs(row.expected) / 200) << row.gate << " " << row.up;
+  }
+}
+
+TEST(PortableExperts, FunctionsWithoutAGateTakeEveryRowOfUp) {  // pit49
+  for (const BlockFormat format : kBoth) {
+    HandLayer layer(format, 1);
+    layer.ungated().shape().activation = Activation::relu2;
+    // Rows 0 and 1 of up are 3 and -1.5; down takes both.
+    layer.code(0, Half::up, 0, 0, k3).code(0, Half::up, 1, 0, 11).code(0, Half::up, 31, 0, k2);
+    layer.code(0, Half::down, 0, 0, k1)
+        .code(0, Half::down, 0, 1, k1)
+        .code(0, Half::down, 1, 31, k05);
+    const std::vector<float> y = layer.run(kExperts, unit_x(32), {0}, {1.0F});
+    EXPECT_EQ(y[0], 9.0F);
+    EXPECT_EQ(y[1], 2.0F);
+  }
+}
+
+TEST(PortableExperts, BiasesAreAddedBeforeTheActivationAndBeforeTheRouterWeight) {  // pit47
+  HandLayer layer(BlockFormat::mxfp4, 2);
+  layer.shape().activation = Activation::oai_swiglu;
+  layer.shape().activation_limit = 7;
+  // All weights are zero: gate 1, up 2 come from the biases alone.
+  layer.bias(1, Half::gate, 3, 1.0F).bias(1, Half::up, 3, 2.0F).bias(1, Half::down, 5, 0.5F);
+  layer.code(1, Half::down, 5, 3, k1);
+  const std::vector<float> y = layer.run(kExperts, unit_x(32), {1}, {0.25F});
+  EXPECT_NEAR(y[5], 0.25 * (2.537387 + 0.5), 0.005);
+  EXPECT_EQ(y[4], 0.0F);
+  // Expert 0 has biases of zero and an up of 0 + 1: its gate of 0 gives 0.
+  EXPECT_EQ(layer.run(kExperts, unit_x(32), {0}, {1.0F}), std::vector<float>(32, 0.0F));
+}
+
 TEST(PortableExperts, TheActivationIsAppliedToEverySlotAndNotToTheirSum) {  // B6, pit55
   HandLayer layer(BlockFormat::mxfp4, 2);
   layer.shape().top_k = 2;

@@ -32,8 +32,8 @@ TEST(Route, TakesTheKindsThatAreBuilt) {
   const auto supports = cpu::portable::kRoute.supports;
   EXPECT_TRUE(supports(RouterKind::sqrt_softplus));
   EXPECT_TRUE(supports(RouterKind::sigmoid));
-  EXPECT_FALSE(supports(RouterKind::softmax_topk));
-  EXPECT_FALSE(supports(RouterKind::topk_softmax));
+  EXPECT_TRUE(supports(RouterKind::softmax_topk));
+  EXPECT_TRUE(supports(RouterKind::topk_softmax));
   EXPECT_FALSE(supports(RouterKind::scaled_softmax));
 }
 
@@ -111,6 +111,46 @@ TEST(Route, OneGroupOfSigmoidsWithABiasRenormalises) {
   const Routed routed = run(call);
   EXPECT_EQ(routed.ids, (Ids{0, 2}));
   expect_weights(routed.weights, {0.362110, 0.637890});
+}
+
+TEST(Route, ASoftmaxOverAllIsRenormalisedOrNot) {
+  RouteCall call = call_of_logits(RouterKind::softmax_topk, 4, 2, {1.0F, 2.0F, 3.0F, 0.0F});
+  EXPECT_EQ(run(call).ids, (Ids{2, 1}));
+  expect_weights(run(call).weights, {0.731059, 0.268941});
+  call.shape.norm_topk = false;
+  expect_weights(run(call).weights, {0.643914, 0.236883});
+  call.shape.routed_scaling = 2.0F;  // S-07: scaling is there in both
+  expect_weights(run(call).weights, {1.287828, 0.473766});
+}
+
+// The bias is part of the logits: it counts in the selection and in the weights.
+TEST(Route, ASoftmaxOverTheChosenLogitsCountsTheirBias) {  // pit44
+  RouteCall call = call_of_logits(RouterKind::topk_softmax, 4, 2, {1.0F, 2.0F, 0.0F, -1.0F});
+  expect_weights(run(call).weights, {0.731059, 0.268941});
+  call.bias = {0.0F, -5.0F, 0.0F, 3.0F};
+  EXPECT_EQ(run(call).ids, (Ids{3, 0}));
+  expect_weights(run(call).weights, {0.731059, 0.268941});
+}
+
+TEST(Route, ASoftmaxIsStableFarFromZero) {
+  for (const RouterKind kind : {RouterKind::softmax_topk, RouterKind::topk_softmax}) {
+    for (const float offset : {-3e38F, -1e4F, 1e4F, 3e38F}) {
+      const Routed routed = run(call_of_logits(kind, 3, 2, {offset, offset, offset}));
+      EXPECT_EQ(routed.ids, (Ids{0, 1}));
+      expect_weights(routed.weights, {0.5, 0.5});
+    }
+    const Routed far = run(call_of_logits(kind, 3, 2, {-1e30F, 5.0F, 1e30F}));
+    EXPECT_EQ(far.ids, (Ids{2, 1}));
+    expect_weights(far.weights, {1.0, 0.0});
+  }
+}
+
+TEST(Route, ASoftmaxLeavesOutLogitsThatAreNoNumbers) {  // S-02
+  RouteCall call = call_of_logits(RouterKind::softmax_topk, 4, 2, {0.0F, 1.0F, 0.0F, 2.0F});
+  call.weight[0] = kNan;  // the logit of expert 0
+  call.shape.norm_topk = false;
+  EXPECT_EQ(run(call).ids, (Ids{3, 1}));
+  expect_weights(run(call).weights, {0.665241, 0.244728});
 }
 
 TEST(Route, S06_TiesGoToTheLowerIdInEveryRow) {

@@ -35,14 +35,16 @@ constexpr std::uint64_t gate_up_block(ActFormat format) {
 }
 static_assert(gate_up_block(ActFormat::fp8) <= kMaxBlock, "an item's results fit its buffer");
 
-float read_global(const std::byte* blob, std::uint64_t offset) {
-  float value = 1.0F;
-  if (offset != BlobOffsets::kNoGlobal) std::memcpy(&value, blob + offset, sizeof value);
-  return value;
+// nullptr for what the blob does not have.
+const std::uint8_t* bytes_at(const std::byte* blob, std::uint64_t offset) {
+  return offset == BlobOffsets::kAbsent ? nullptr
+                                        : reinterpret_cast<const std::uint8_t*>(blob + offset);
 }
 
-const std::uint8_t* bytes_at(const std::byte* blob, std::uint64_t offset) {
-  return reinterpret_cast<const std::uint8_t*>(blob + offset);
+float global_at(const std::byte* blob, std::uint64_t offset) {
+  float value = 1.0F;
+  if (offset != BlobOffsets::kAbsent) std::memcpy(&value, blob + offset, sizeof value);
+  return value;
 }
 
 // One call of the kernel for one block format.
@@ -112,10 +114,16 @@ class ExpertsCall {
   void gate_up(std::uint64_t local_expert, std::uint64_t first) {
     const std::byte* blob = blob_of(local_expert);
     const BlobOffsets& at = args_.weights.offsets;
-    const WeightRows gate{bytes_at(blob, at.gate), bytes_at(blob, at.gate_scale),
-                          args_.shape.hidden, read_global(blob, at.gate_mul)};
-    const WeightRows up{bytes_at(blob, at.up), bytes_at(blob, at.up_scale), args_.shape.hidden,
-                        read_global(blob, at.up_mul)};
+    const WeightRows up{.codes = bytes_at(blob, at.up),
+                        .scales = bytes_at(blob, at.up_scale),
+                        .columns = args_.shape.hidden,
+                        .dequant_mul = global_at(blob, at.up_mul),
+                        .bias = bytes_at(blob, at.up_bias)};
+    const WeightRows gate{.codes = bytes_at(blob, at.gate),
+                          .scales = bytes_at(blob, at.gate_scale),
+                          .columns = args_.shape.hidden,
+                          .dequant_mul = global_at(blob, at.gate_mul),
+                          .bias = bytes_at(blob, at.gate_bias)};
     const std::uint64_t inter = args_.shape.inter;
     const std::uint64_t count = std::min(block_, inter - first);
     const std::uint64_t end = work_.slots.with0[local_expert + 1];
@@ -124,13 +132,10 @@ class ExpertsCall {
       std::array<const float*, kTile> x;
       for (std::uint64_t r = 0; r < rows; ++r)
         x[r] = work_.x + work_.slots.token_of_row(row + r) * args_.shape.hidden;
-      std::array<std::array<float, 2>, kTile> products;
-      for (std::uint64_t column = first; column < first + count; ++column) {
-        multiply_pair<kFormat>(gate, column, up, column, x.data(), rows, products.data());
-        for (std::uint64_t r = 0; r < rows; ++r) {
-          work_.act[(row + r) * inter + column] = activate(
-              args_.shape.activation, args_.shape.activation_limit, products[r][0], products[r][1]);
-        }
+      if (gate.codes != nullptr) {
+        gated(gate, up, first, count, x.data(), row, rows);
+      } else {
+        ungated(up, first, count, x.data(), row, rows);
       }
       for (std::uint64_t r = 0; r < rows; ++r) {
         float* act = work_.act + (row + r) * inter + first;
@@ -142,12 +147,47 @@ class ExpertsCall {
     }
   }
 
+  // Activations of `rows` rows from `row` on, columns [first, first + count): gate and up of one
+  // column side by side.
+  void gated(const WeightRows& gate, const WeightRows& up, std::uint64_t first, std::uint64_t count,
+             const float* const* x, std::uint64_t row, std::uint64_t rows) {
+    std::array<std::array<float, 2>, kTile> products;
+    for (std::uint64_t column = first; column < first + count; ++column) {
+      multiply_pair<kFormat>(gate, column, up, column, x, rows, products.data());
+      for (std::uint64_t r = 0; r < rows; ++r)
+        act_at(row + r, column) = activated(products[r][0], products[r][1]);
+    }
+  }
+
+  // The same for functions without a gate: two columns of up side by side.
+  void ungated(const WeightRows& up, std::uint64_t first, std::uint64_t count,
+               const float* const* x, std::uint64_t row, std::uint64_t rows) {
+    std::array<std::array<float, 2>, kTile> products;
+    for (std::uint64_t column = first; column < first + count; column += 2) {
+      multiply_pair<kFormat>(up, column, up, column + 1, x, rows, products.data());
+      for (std::uint64_t r = 0; r < rows; ++r) {
+        for (std::uint64_t side = 0; side < 2; ++side)
+          act_at(row + r, column + side) = activated(0.0F, products[r][side]);
+      }
+    }
+  }
+
+  float& act_at(std::uint64_t row, std::uint64_t column) {
+    return work_.act[row * args_.shape.inter + column];
+  }
+  [[nodiscard]] float activated(float gate, float up) const {
+    return activate(args_.shape.activation, args_.shape.activation_limit, gate, up);
+  }
+
   // The outputs of all rows of an expert in the columns [first, first + kDownBlock) of hidden.
   void down(std::uint64_t local_expert, std::uint64_t first) {
     const std::byte* blob = blob_of(local_expert);
     const BlobOffsets& at = args_.weights.offsets;
-    const WeightRows weights{bytes_at(blob, at.down), bytes_at(blob, at.down_scale),
-                             args_.shape.inter, read_global(blob, at.down_mul)};
+    const WeightRows weights{.codes = bytes_at(blob, at.down),
+                             .scales = bytes_at(blob, at.down_scale),
+                             .columns = args_.shape.inter,
+                             .dequant_mul = global_at(blob, at.down_mul),
+                             .bias = bytes_at(blob, at.down_bias)};
     const std::uint64_t hidden = args_.shape.hidden;
     const std::uint64_t last = std::min(first + kDownBlock, hidden);
     const std::uint64_t end = work_.slots.with0[local_expert + 1];

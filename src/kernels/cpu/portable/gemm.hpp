@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "formats/bf16.hpp"
 #include "formats/block_format.hpp"
 #include "moxie/types.hpp"
 
@@ -47,6 +48,14 @@ struct WeightRows {
   const std::uint8_t* scales = nullptr;  // [rows, columns/group]
   std::uint64_t columns = 0;             // multiple of 32
   float dequant_mul = 1;                 // applied to the finished sum
+  const std::uint8_t* bias = nullptr;    // bf16 [rows], added last; null: none
+
+  [[nodiscard]] float finished(float sum, std::uint64_t row) const {
+    if (bias == nullptr) return sum * dequant_mul;
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, bias + row * sizeof bits, sizeof bits);
+    return sum * dequant_mul + decode_bf16(bits);
+  }
 };
 
 // The values of both nibbles of every byte, low nibble first.
@@ -133,7 +142,7 @@ void multiply_pair(const WeightRows& first, std::uint64_t row0, const WeightRows
     }
   }
   for (std::uint64_t r = 0; r < rows; ++r) {
-    results[r] = {sums[r][0].sum() * first.dequant_mul, sums[r][1].sum() * second.dequant_mul};
+    results[r] = {first.finished(sums[r][0].sum(), row0), second.finished(sums[r][1].sum(), row1)};
   }
 }
 

@@ -98,15 +98,26 @@ class Routing {
     for (std::uint64_t expert = 0; expert < shape_.experts; ++expert) {
       scores[expert] = score(shape_.kind, scores[expert]);
     }
+    // A bias of the logits counts in the weights, a correction bias in the selection alone.
+    const bool of_logits = is_softmax(shape_.kind);
+    if (of_logits && args_.bias != nullptr) {
+      for (std::uint64_t expert = 0; expert < shape_.experts; ++expert)
+        scores[expert] += args_.bias[expert];
+    }
     std::int32_t* ids = args_.topk_ids + token * shape_.top_k;
     float* weights = args_.topk_weights + token * shape_.top_k;
-    if (!select_experts(shape_, args_.bias, scores, scores + shape_.experts, ids)) {
+    if (!select_experts(shape_, of_logits ? nullptr : args_.bias, scores, scores + shape_.experts,
+                        ids)) {
       return mask(token, kFlagBadLogits);
     }
     for (std::uint64_t choice = 0; choice < shape_.top_k; ++choice) {
       weights[choice] = scores[ids[choice]];
     }
-    finish_weights(shape_, weights);
+    if (of_logits) {
+      softmax_weights(shape_, scores, weights);
+    } else {
+      finish_weights(shape_, weights);
+    }
   }
 
   void route_by_table(std::uint64_t token) const {
@@ -155,9 +166,7 @@ std::uint64_t workspace_bytes(const RouterShape& shape, std::uint64_t tokens) {
   return aligned.value_or(~std::uint64_t{0});
 }
 
-bool supports(RouterKind kind) {
-  return kind == RouterKind::sqrt_softplus || kind == RouterKind::sigmoid;
-}
+bool supports(RouterKind kind) { return kind != RouterKind::scaled_softmax; }
 
 }  // namespace
 

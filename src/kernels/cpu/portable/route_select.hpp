@@ -21,9 +21,15 @@ inline float sigmoid(float z) {
   return (z >= 0 ? 1.0F : e) / (1.0F + e);
 }
 
-// The unbiased score; NaN for a logit that is not finite, which no selection takes.
+constexpr bool is_softmax(RouterKind kind) {
+  return kind == RouterKind::softmax_topk || kind == RouterKind::topk_softmax;
+}
+
+// What experts are selected and weighted by, before the correction bias; a softmax is taken later,
+// its order is that of the logits. NaN for a logit that is not finite, which no selection takes.
 inline float score(RouterKind kind, float logit) {
   if (!std::isfinite(logit)) return quiet_nan();
+  if (is_softmax(kind)) return logit;
   return kind == RouterKind::sigmoid ? sigmoid(logit) : sqrt_softplus(logit);
 }
 
@@ -105,6 +111,26 @@ inline bool select_experts(const RouterShape& shape, const float* bias,
     ids[choice] = static_cast<std::int32_t>(last.id);
   }
   return true;
+}
+
+// Turns the logits of the chosen experts into their softmax, in place: over all experts, or over
+// the chosen ones, which is the same after normalising. `scores` are the logits of all.
+inline void softmax_weights(const RouterShape& shape, const float* scores,  // [experts]
+                            float* weights) {                               // [top_k]
+  const bool over_all = shape.kind == RouterKind::softmax_topk && !shape.norm_topk;
+  const float largest = weights[0];  // the first choice
+  const auto exponential = [&](float logit) { return std::exp(logit - largest); };
+  float sum = 0.0F;
+  if (over_all) {
+    for (std::uint64_t expert = 0; expert < shape.experts; ++expert) {
+      if (!std::isnan(scores[expert])) sum += exponential(scores[expert]);
+    }
+  } else {
+    for (std::uint64_t choice = 0; choice < shape.top_k; ++choice)
+      sum += exponential(weights[choice]);
+  }
+  for (std::uint64_t choice = 0; choice < shape.top_k; ++choice)
+    weights[choice] = shape.routed_scaling * exponential(weights[choice]) / sum;
 }
 
 // Turns the unbiased scores of the chosen experts into final weights, in place.
