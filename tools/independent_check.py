@@ -7,7 +7,7 @@
 
 The result file holds the inputs as used (hidden_states, topk_ids, topk_weights) and output, reference and bound. Both
 `output` and `reference` must lie within `bound` of what is computed here; exit 1 if not. With --routing model the ids
-and weights themselves are recomputed from the router's tensors. Under --act-format fp8 the groups of the intermediate
+and weights themselves are recomputed from the router's tensors. Under --act-format fp8 and mxfp8 the groups of the intermediate
 axis start anew on every rank: say --tp as in the run.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import safe_open
 
 E2M1 = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float64)
-FP8_GROUP = 128
+ACT_GROUP = {"fp8": 128, "mxfp8": 32}  # columns that share a scale
 
 
 class Checkpoint:
@@ -68,8 +68,8 @@ def quantise(values, act_format, starts=(0,)):
         return values.astype(ml_dtypes.bfloat16).astype(np.float64)
     out = np.empty(values.shape, np.float64)
     for first, end in zip(starts, [*starts[1:], values.shape[1]]):
-        for column in range(first, end, FP8_GROUP):
-            part = values[:, column : min(column + FP8_GROUP, end)]
+        for column in range(first, end, ACT_GROUP[act_format]):
+            part = values[:, column : min(column + ACT_GROUP[act_format], end)]
             amax = np.maximum(np.abs(part).max(axis=1, keepdims=True), np.float32(1e-4))
             mantissa, exponent = np.frexp(amax / np.float32(448))
             scale = np.ldexp(np.float32(1), np.where(mantissa == 0.5, exponent - 1, exponent))
@@ -152,7 +152,7 @@ def main():
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("result", type=pathlib.Path)
     parser.add_argument("--layer", type=int, default=0)
-    parser.add_argument("--act-format", choices=["bf16", "fp8"], default="bf16")
+    parser.add_argument("--act-format", choices=["bf16", *ACT_GROUP], default="bf16")
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--routing", choices=["given", "model"], default="given")
     options = parser.parse_args()

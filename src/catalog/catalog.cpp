@@ -14,7 +14,7 @@ namespace moxie {
 
 namespace {
 
-constexpr std::array kPortableActFormats = {ActFormat::bf16, ActFormat::fp8};
+constexpr std::array kPortableActFormats = {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8};
 
 constexpr KernelEntry kKernels[] = {
     {.name = "cpu.portable.experts",

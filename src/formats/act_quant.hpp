@@ -16,7 +16,7 @@ namespace moxie {
 // Columns that share one scale, counted from the first column of a rank's part; the last group of a
 // row may be short. 1: no scale.
 MOXIE_HD constexpr std::uint64_t act_group(ActFormat format) {
-  return format == ActFormat::fp8 ? 128 : 1;
+  return format == ActFormat::fp8 ? 128 : format == ActFormat::mxfp8 ? 32 : 1;
 }
 
 // |value| without a library call; NaN stays NaN.
@@ -65,7 +65,7 @@ MOXIE_HD constexpr void quantise_row(ActFormat format,
                                      const float* values,  // [count]
                                      std::uint64_t count,
                                      float* quantised) {  // [count]
-  if (format == ActFormat::fp8) {
+  if (format == ActFormat::fp8 || format == ActFormat::mxfp8) {
     const std::uint64_t group = act_group(format);
     for (std::uint64_t first = 0; first < count; first += group) {
       const std::uint64_t columns = count - first < group ? count - first : group;

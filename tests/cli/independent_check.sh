@@ -24,7 +24,7 @@ for format in mxfp4 nvfp4; do
     echo "$format, layer $layer, the model's routing"
     "${check[@]}" "$format" result --layer $layer --routing model
   done
-  for act in bf16 fp8; do
+  for act in bf16 mxfp8 fp8; do
     for tp in 1 3; do
       "$moxie" run "$format" --tp $tp --act-format $act --tokens 33 --check --output result -q >/dev/null
       echo "$format, $act, tp $tp"

@@ -38,7 +38,7 @@ TEST(LayerReference, PackedRanksGiveTheNumbersOfTheCheckpoint) {
   for (const BlockFormat format : test::kFormats) {
     const TinyModel model(moderate(format));
     for (const auto& [tp, ep] : {std::pair{1U, 1U}, {2U, 1U}, {4U, 1U}, {2U, 3U}}) {
-      for (const ActFormat act_format : {ActFormat::bf16, ActFormat::fp8}) {
+      for (const ActFormat act_format : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8}) {
         ShardPlan plan = plan_of(*model, tp, ep);
         plan.act_format = act_format;
         SCOPED_TRACE(test::describe(plan));
@@ -95,7 +95,7 @@ TEST(LayerReference, RefusesWhatItCanNotJudge) {
   for (const Activation other : {Activation::relu2, Activation::oai_swiglu})  // no gate; no limit
     EXPECT_EQ(refusal(plan, {.top_k = 2, .activation = other}), "MOXIE-R001");
   EXPECT_EQ(refusal(plan, {.top_k = 2, .activation = Activation::clamped_swiglu}), "MOXIE-R001");
-  for (const ActFormat other : {ActFormat::nvfp4, ActFormat::mxfp8, ActFormat::int8}) {
+  for (const ActFormat other : {ActFormat::nvfp4, ActFormat::fp8x2, ActFormat::int8}) {
     ShardPlan of = plan;
     of.act_format = other;
     EXPECT_EQ(refusal(of, clamped_spec()), "MOXIE-R001");

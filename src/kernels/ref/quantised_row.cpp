@@ -10,6 +10,7 @@
 
 #include "base/checked.hpp"
 #include "formats/act_quant.hpp"
+#include "kernels/ref/reference.hpp"
 
 namespace moxie::ref {
 
@@ -65,8 +66,7 @@ void quantise_fp8(const Group& group) {
 }  // namespace
 
 void quantise_row(ActFormat format, const RowToQuantise& row, const QuantisedRow& result) {
-  MOXIE_CHECK(format == ActFormat::bf16 || format == ActFormat::fp8,
-              "the reference has this activation format");
+  MOXIE_CHECK(supports(format), "the reference has this activation format");
   const std::uint64_t width = row.values.size();
   for (std::size_t part = 0; part < row.part_starts.size(); ++part) {
     const std::uint64_t end = part + 1 < row.part_starts.size() ? row.part_starts[part + 1] : width;

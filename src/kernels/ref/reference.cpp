@@ -17,6 +17,7 @@
 #include "formats/block_format.hpp"
 #include "kernels/ref/activation_range.hpp"
 #include "kernels/ref/quantised_row.hpp"
+#include "kernels/ref/rounding.hpp"
 #include "kernels/ref/weight_rows.hpp"
 
 namespace moxie::ref {
@@ -27,30 +28,6 @@ namespace {
 // cache.
 constexpr std::uint64_t kSlotsAtOnce = 32;
 constexpr std::uint64_t kRowsPerTask = 16;
-
-constexpr double kFp32Epsilon = 0x1.0p-24;     // largest relative error of one fp32 rounding
-constexpr double kFp32Subnormal = 0x1.0p-149;  // and absolute, where it underflows
-
-// Error of a sum of fp32 terms, scaled by `mul`, whose magnitudes add up to `magnitude`. A term
-// that passes n roundings is off by a factor of at most (1 + eps)^n, and that by n eps / (1 - n
-// eps).
-double accumulation_error(std::uint64_t roundings, double magnitude, double mul) {
-  const auto n = static_cast<double>(roundings);
-  return n * kFp32Epsilon / (1 - n * kFp32Epsilon) * magnitude * std::abs(mul) +
-         n * kFp32Subnormal * std::max(1.0, std::abs(mul));
-}
-
-double bias_of(const Matrix& matrix, std::uint64_t row) {
-  if (matrix.bias == nullptr) return 0;
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, matrix.bias + row * matrix.bias_stride, sizeof bits);
-  return decode_bf16(bits);
-}
-
-// The rounding of a sum to which a bias was added.
-double bias_error(const Matrix& matrix, double sum) {
-  return matrix.bias != nullptr ? 2 * kFp32Epsilon * std::abs(sum) : 0;
-}
 
 struct Slot {
   std::uint64_t number = 0;
@@ -325,7 +302,8 @@ class LayerRun {
 bool supports(Activation /*activation*/) { return true; }
 
 bool supports(ActFormat act_format) {
-  return act_format == ActFormat::bf16 || act_format == ActFormat::fp8;
+  return act_format == ActFormat::bf16 || act_format == ActFormat::fp8 ||
+         act_format == ActFormat::mxfp8;
 }
 
 Result run(const Problem& problem) { return LayerRun(problem).run(); }
