@@ -27,10 +27,10 @@ struct FamilyKeys {
   Activation activation;
   RouterKind router;
   bool gated = true;
+  bool norm_topk_default = true;  // where the config does not say
   Keys activation_limit{};
   Keys hash_layers{};
   Keys norm_topk{};
-  bool norm_topk_default = true;
   Keys expert_groups{};  // empty: no selection by groups
   Keys kept_groups{};
 };

@@ -4,13 +4,12 @@
 
 #include <cmath>
 
+#include "kernels/cpu/portable/sigmoid.hpp"
 #include "moxie/types.hpp"
 
 namespace moxie::cpu::portable {
 
 constexpr bool supports_activation(Activation /*activation*/) { return true; }
-
-inline float sigmoid(float value) { return 1.0F / (1.0F + std::exp(-value)); }
 
 // Comparisons are written so that NaN stays NaN: a hardware minimum would turn it into the limit.
 inline float clamp_above(float value, float limit) { return value > limit ? limit : value; }

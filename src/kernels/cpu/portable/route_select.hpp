@@ -8,17 +8,13 @@
 
 #include "formats/bf16.hpp"
 #include "kernels/contract.hpp"
+#include "kernels/cpu/portable/sigmoid.hpp"
 
 namespace moxie::cpu::portable {
 
 // sqrt(softplus(z)) without overflow for large z and without cancellation for small z.
 inline float sqrt_softplus(float z) {
   return std::sqrt(std::max(z, 0.0F) + std::log1p(std::exp(-std::fabs(z))));
-}
-
-inline float sigmoid(float z) {
-  const float e = std::exp(-std::fabs(z));
-  return (z >= 0 ? 1.0F : e) / (1.0F + e);
 }
 
 constexpr bool is_softmax(RouterKind kind) {
