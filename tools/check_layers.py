@@ -25,6 +25,7 @@ BELOW = {
     "verify": ["layer", "probe", "kernels/ref"],
     "measure": ["base"],
     "synth": ["model"],
+    "quantize": ["checkpoint"],
     "report": ["base"],
 }
 # A public header belongs to the layer of its name; these to base; moxie.hpp is for users only.

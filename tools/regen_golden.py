@@ -11,6 +11,7 @@ is a choice, moxie's is not that of ml_dtypes, and it is tested from docs/format
 """
 
 import argparse
+import fractions
 import math
 import pathlib
 import random
@@ -80,6 +81,67 @@ def bf16_inputs(seed):
     return inputs
 
 
+def blocks(elems, count, seed):
+    """Rows of fp32 values: normal numbers of very different size per row, some of them halves of the grid, zeros."""
+    rng = random.Random(seed)
+    rows = []
+    for row in range(count):
+        size = 2.0 ** rng.uniform(-14, 3)
+        kind = row % 4
+        values = [size * (rng.gauss(0, 1) if kind else rng.randint(-24, 24) / 4) for _ in range(elems)]
+        rows.append([0.0 if kind == 3 and rng.random() < 0.5 else value for value in values])
+    rows[1] = [-0.0] * elems
+    return np.array(rows, dtype=np.float32)
+
+
+def hex_list(numbers, width):
+    return " ".join(f"0x{int(number):0{width}X}" for number in numbers)
+
+
+def nvfp4_rows(count, seed):
+    """The amax recipe in fp32: one tensor, a block per row, with its global, scale and codes."""
+    tensor = blocks(16, count, seed)
+    one = np.float32
+    dequant_mul = one(np.abs(tensor).max()) / one(2688)
+    for values in tensor:
+        amax = np.abs(values).max()
+        raw = amax / (one(6) * dequant_mul) if amax > 0 else one(1)
+        scale = np.clip(raw, one(2.0**-9), one(448)).astype(ml_dtypes.float8_e4m3fn)
+        codes = (values / (scale.astype(np.float32) * dequant_mul)).astype(ml_dtypes.float4_e2m1fn)
+        yield ",".join([
+            f"0x{dequant_mul.view(np.uint32):08X}", hex_list(values.view(np.uint32), 8),
+            f"0x{int(scale.view(np.uint8)):02X}", hex_list(codes.view(np.uint8), 1)])
+
+
+def power_at_most(value):
+    """The exponent of the largest power of two that is at most the fraction."""
+    exponent = -200
+    while fractions.Fraction(2) ** (exponent + 1) <= value:
+        exponent += 1
+    return exponent
+
+
+def mxfp4_scales(amax):
+    """Scale exponents of the variants ceil, floor and even, in exact fractions."""
+    two = fractions.Fraction(2)
+    floor = power_at_most(amax)
+    ceil = next(k for k in range(-200, 200) if two**k * 6 >= amax)
+    even = floor + 1 if amax >= two**floor * fractions.Fraction(7, 4) else floor
+    return ceil, floor - 2, even - 2
+
+
+def mxfp4_rows(count, seed):
+    """A group per row, with scale and codes of every variant."""
+    for values in blocks(32, count, seed):
+        amax = fractions.Fraction(float(np.abs(values).max()))
+        cells = [hex_list(values.view(np.uint32), 8)]
+        for exponent in mxfp4_scales(amax) if amax else (-127,) * 3:
+            scaled = np.clip(values * np.float32(2.0**-exponent), -6, 6)
+            codes = scaled.astype(ml_dtypes.float4_e2m1fn)
+            cells += [f"0x{exponent + 127:02X}", hex_list(codes.view(np.uint8), 1)]
+        yield ",".join(cells)
+
+
 def tables():
     """File name -> header and rows."""
     e2m1, e4m3 = ml_dtypes.float4_e2m1fn, ml_dtypes.float8_e4m3fn
@@ -92,6 +154,9 @@ def tables():
         "e2m1_encode.csv": ("fp32_bits,code", encode_rows(e2m1, e2m1_inputs)),
         "e4m3fn_encode.csv": ("fp32_bits,code", encode_rows(e4m3, e4m3_inputs)),
         "bf16_encode.csv": ("fp32_bits,code", encode_rows(ml_dtypes.bfloat16, bf16_inputs(seed=3))),
+        "nvfp4_amax.csv": ("dequant_mul_bits,fp32_bits,scale,codes", nvfp4_rows(96, seed=4)),
+        "mxfp4_groups.csv": (
+            "fp32_bits,ceil_scale,ceil_codes,floor_scale,floor_codes,even_scale,even_codes", mxfp4_rows(64, seed=5)),
     }
 
 

@@ -12,6 +12,7 @@
 #include "moxie/pack.hpp"
 #include "moxie/plan.hpp"
 #include "moxie/probe.hpp"
+#include "moxie/quantize.hpp"
 #include "moxie/report.hpp"
 #include "moxie/status.hpp"
 #include "moxie/synth.hpp"
