@@ -156,8 +156,9 @@ void add_synth_options(CLI::App* verb, SynthArgs& args) {
   add_choice(verb, "--format", args.options.format, kFormats,
              "of the experts (default the model's)");
   add_choice<DialectKind>(verb, "--dialect", args.options.dialect,
-                          {DialectKind::deepseek, DialectKind::modelopt},
-                          "names and types of the tensors (default the model's own)");
+                          {DialectKind::deepseek, DialectKind::modelopt,
+                           DialectKind::compressed_tensors, DialectKind::quark},
+                          "names and types of tensors (default the model's own)");
   add_choice<Pattern>(verb, "--pattern", args.options.pattern,
                       {Pattern::normal, Pattern::outliers, Pattern::monotonic, Pattern::constant},
                       "of the weights (default normal)");

@@ -48,17 +48,31 @@ class Checkpoint:
         return name in self.files
 
 
+CODES = (".weight", ".weight_packed")  # the second is compressed-tensors
+
+
+def multiplier(checkpoint, stem):
+    """The global of a projection, which compressed-tensors stores as its reciprocal; None for MXFP4."""
+    if stem + ".weight_scale_2" in checkpoint:
+        return np.float64(checkpoint.raw(stem + ".weight_scale_2", np.float32))
+    if stem + ".weight_global_scale" in checkpoint:
+        return np.float64(np.float32(1) / checkpoint.raw(stem + ".weight_global_scale", np.float32)[0])
+    return None
+
+
 def dequantise(checkpoint, stem):
-    """One projection in float64, [rows, columns]."""
-    packed = checkpoint.raw(stem + ".weight", np.uint8)
+    """One projection in float64, [rows, columns], and its scale group."""
+    codes_name = next(stem + leaf for leaf in CODES if stem + leaf in checkpoint)
+    packed = checkpoint.raw(codes_name, np.uint8)
     codes = np.stack([packed & 15, packed >> 4], axis=-1).reshape(packed.shape[0], -1)
-    if stem + ".weight_scale" in checkpoint:
-        scales = checkpoint.raw(stem + ".weight_scale", ml_dtypes.float8_e4m3fn).astype(np.float64)
-        scales = scales * np.float64(checkpoint.raw(stem + ".weight_scale_2", np.float32))
+    scales_name = stem + (".weight_scale" if stem + ".weight_scale" in checkpoint else ".scale")
+    factor = multiplier(checkpoint, stem)
+    if factor is not None:
+        scales = checkpoint.raw(scales_name, ml_dtypes.float8_e4m3fn).astype(np.float64) * factor
     else:
-        scales = checkpoint.raw(stem + ".scale", ml_dtypes.float8_e8m0fnu).astype(np.float64)
+        scales = checkpoint.raw(scales_name, ml_dtypes.float8_e8m0fnu).astype(np.float64)
     group = codes.shape[1] // scales.shape[1]
-    return E2M1[codes] * np.repeat(scales, group, axis=1)
+    return E2M1[codes] * np.repeat(scales, group, axis=1), group
 
 
 def quantise(values, act_format, starts=(0,)):
@@ -97,7 +111,7 @@ def names_of(checkpoint, layer):
         (f"layers.{layer}.ffn.", ("w1", "w3", "w2")),
         (f"model.layers.{layer}.mlp.", ("gate_proj", "up_proj", "down_proj")),
     ):
-        if f"{prefix}experts.0.{names[0]}.weight" in checkpoint:
+        if any(f"{prefix}experts.0.{names[0]}{leaf}" in checkpoint for leaf in CODES):
             return prefix, names
     sys.exit(f"no experts of layer {layer} under a name known here")
 
@@ -109,11 +123,11 @@ def run_layer(checkpoint, layer, x, ids, weights, act_format, tp):
     quantised_x = quantise(x, act_format)
     for expert in sorted({int(i) for i in ids.flatten() if i >= 0}):
         stem = f"{prefix}experts.{expert}."
-        gate, up, down = (dequantise(checkpoint, stem + name) for name in (gate_name, up_name, down_name))
+        (gate, _), (up, _), (down, group) = (
+            dequantise(checkpoint, stem + name) for name in (gate_name, up_name, down_name))
         tokens, choices = np.nonzero(ids == expert)
         rows = quantised_x[tokens]
         act = activate(rows @ gate.T, rows @ up.T, limit)
-        group = 16 if f"{stem}{up_name}.weight_scale" in checkpoint else 32
         act = quantise(act, act_format, part_starts(down.shape[1], group, tp))
         np.add.at(y, tokens, weights[tokens, choices, None].astype(np.float64) * (act @ down.T))
     return y

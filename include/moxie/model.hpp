@@ -53,13 +53,22 @@ struct RowsView {
   [[nodiscard]] bool present() const { return tensor != nullptr; }
 };
 
+// A stored f32 scalar. Some dialects store the reciprocal of what multiplies.
+struct ScalarRef {
+  const TensorInfo* tensor = nullptr;
+  bool reciprocal = false;
+
+  [[nodiscard]] bool present() const { return tensor != nullptr; }
+  // What a stored value multiplies by, whatever that is: one fp32 rounding at most.
+  [[nodiscard]] float multiplier(float stored) const { return reciprocal ? 1.0F / stored : stored; }
+};
+
 // One projection of one expert in canonical terms: value = E2M1(code) * scale(group) * dequant_mul.
 struct Projection {
-  RowsView codes;         // [n, k/2] packed pairs, even element in the low nibble
-  RowsView block_scales;  // [n, k/group]
-  const TensorInfo* dequant_mul =
-      nullptr;  // f32 scalar; nullptr: absent (MXFP4), which is not zero
-  const TensorInfo* act_dequant_mul = nullptr;  // f32 scalar for activations; nullptr: absent
+  RowsView codes;             // [n, k/2] packed pairs, even element in the low nibble
+  RowsView block_scales;      // [n, k/group]
+  ScalarRef dequant_mul;      // absent for MXFP4, which is not zero
+  ScalarRef act_dequant_mul;  // for activations
 };
 
 // The router of a layer: logits = weight · x. Which of the others a layer has depends on the model.
@@ -99,7 +108,7 @@ struct LayerExperts {
   int layer = 0;
   std::string prefix;        // "layers.3.ffn.experts"
   bool mtp = false;          // belongs to a multi-token-prediction block
-  std::string_view dialect;  // "deepseek-v4", "deepseek-v4-nvfp4", "modelopt"
+  std::string_view dialect;  // "deepseek-v4", "modelopt", … as docs/formats.md lists them
   BlockFormat format = BlockFormat::mxfp4;
   std::vector<ExpertTensors> experts;  // by global expert id
   RouterTensors router;                // what is there of it; only running with it needs it
@@ -130,7 +139,8 @@ MOXIE_API ModelConfig read_config(const Json& config, const Json& quant_config);
 // Error(input) when the config is unusable or no dialect matches the expert tensors.
 MOXIE_API MoeModel read_model(const Checkpoint& checkpoint);
 
-// The value of a stored f32 scalar. Error(input) MOXIE-M007 unless finite and greater than zero.
-MOXIE_API float read_scalar(const Checkpoint& checkpoint, const TensorInfo& tensor);
+// The multiplier that a stored f32 scalar stands for. Error(input) MOXIE-M007 unless both are
+// finite and greater than zero, MOXIE-M006 when the checkpoint has none.
+MOXIE_API float read_scalar(const Checkpoint& checkpoint, const ScalarRef& scalar);
 
 }  // namespace moxie

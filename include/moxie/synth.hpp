@@ -23,7 +23,7 @@ enum class Pattern : std::uint8_t {
 };
 MOXIE_API std::string_view name_of(Pattern pattern);
 
-enum class DialectKind : std::uint8_t { deepseek, modelopt };
+enum class DialectKind : std::uint8_t { deepseek, modelopt, compressed_tensors, quark };
 MOXIE_API std::string_view name_of(DialectKind dialect);
 
 struct SynthOptions {
@@ -53,12 +53,12 @@ MOXIE_API std::vector<std::string_view> synth_models();
 // The config of a named model as published. Error(usage) for an unknown name.
 MOXIE_API Json synth_config(std::string_view model);
 
-// Writes config.json (and hf_quant_config.json for NVFP4), one shard per layer and their index into
-// `out`, which must not exist or be empty. Byte-identical for the same options on every machine and
-// for any number of threads. On any error what was written is removed. Errors: Error(unsupported)
-// MOXIE-P010 for a dialect and format that do not go together, or a config that lacks what a
-// checkpoint is made from; Error(usage) MOXIE-U002 for an output that exists, MOXIE-U003 for a size
-// that is out of range.
+// Writes config.json (and hf_quant_config.json for ModelOpt's NVFP4), one shard per layer and their
+// index into `out`, which must not exist or be empty. Byte-identical for the same options on every
+// machine and for any number of threads. On any error what was written is removed. Errors:
+// Error(unsupported) MOXIE-P010 for a dialect and format that do not go together, or a config that
+// lacks what a checkpoint is made from; Error(usage) MOXIE-U002 for an output that exists,
+// MOXIE-U003 for a size that is out of range.
 MOXIE_API SynthReport synthesise(const std::filesystem::path& out, const SynthOptions& options);
 
 }  // namespace moxie

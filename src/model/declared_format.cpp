@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Methods: "fp8" with expert_dtype fp4 (DeepSeek-V4), "fp8" with moe_quant_algo NVFP4 (its
-// re-quantisation), "modelopt*", "mxfp4" (gpt-oss), "compressed-tensors". Algorithm names appear in
-// either case.
+// re-quantisation), "modelopt*", "mxfp4" (gpt-oss), "compressed-tensors", "quark". Algorithm names
+// appear in either case.
 #include "model/declared_format.hpp"
 
 #include <algorithm>
 #include <cctype>
+
+#include "formats/block_format.hpp"
 
 namespace moxie {
 
@@ -28,12 +30,68 @@ const Json& child(const Json& object, std::string_view key) {
   return value != nullptr ? *value : kNull;
 }
 
+// Whether a layer pattern speaks of routed experts, e.g. "re:.*mlp.experts.*".
+bool names_experts(std::string_view pattern) {
+  return pattern.find("experts") != std::string_view::npos &&
+         pattern.find("shared_expert") == std::string_view::npos;
+}
+
+// The group of compressed-tensors that the experts are in: one whose targets name them, else the
+// one of all linear layers, else the first. Null when there is none.
+const Json& experts_group(const Json& quantization) {
+  const auto targeted = [&](const auto& fits) -> const Json* {
+    for (const JsonMember& group : child(quantization, "config_groups").members()) {
+      for (const Json& target : child(group.value, "targets").elements()) {
+        if (fits(target.as_string())) return &group.value;
+      }
+    }
+    return nullptr;
+  };
+  if (const Json* group = targeted(names_experts)) return *group;
+  if (const Json* group = targeted([](std::string_view target) { return target == "Linear"; }))
+    return *group;
+  const Json& groups = child(quantization, "config_groups");
+  static const Json kNull;
+  return groups.is_object() && !groups.members().empty() ? groups.members().front().value : kNull;
+}
+
+// The group's own format, else the one for all. Activations that are not quantised, or scaled as
+// they come, have no stored scale; "local" is one for the tensor and fresh ones for its groups.
+void apply_compressed_tensors(const Json& quantization, DeclaredFormat& declared) {
+  const Json& group = experts_group(quantization);
+  std::string format = text_at(group, "format");
+  if (format.empty()) format = text_at(quantization, "format");
+  if (format.starts_with("nvfp4")) declared.format = BlockFormat::nvfp4;
+  if (format.starts_with("mxfp4")) declared.format = BlockFormat::mxfp4;
+  if (!format.empty()) declared.quantization += " " + format;
+  const Json& activations = child(group, "input_activations");
+  const bool scaled = !group.is_object() ||
+                      (activations.is_object() && !child(activations, "dynamic").as_bool(false));
+  declared.input_scales = format.starts_with("nvfp4") && scaled;
+}
+
+// The weight record that Quark has for the experts: of their layers, else for all.
+const Json& quark_weight(const Json& quantization) {
+  for (const JsonMember& layer : child(quantization, "layer_quant_config").members()) {
+    if (names_experts(layer.key)) return child(layer.value, "weight");
+  }
+  const Json& everywhere = child(quantization, "global_quant_config");
+  return child(everywhere.is_object() ? everywhere : quantization, "weight");
+}
+
+void apply_quark(const Json& quantization, DeclaredFormat& declared) {
+  const Json& weight = quark_weight(quantization);
+  const std::string dtype = text_at(weight, "dtype");
+  const std::uint64_t group = child(weight, "group_size").as_unsigned();
+  if (dtype == "fp4" && group == scale_group(BlockFormat::mxfp4))
+    declared.format = BlockFormat::mxfp4;
+  if (!dtype.empty()) declared.quantization += " " + dtype;
+}
+
 // The algorithm that a MIXED_PRECISION table gives the routed experts of any layer.
 std::string experts_algorithm(const Json& quantization) {
   for (const JsonMember& layer : child(quantization, "quantized_layers").members()) {
-    const bool routed = layer.key.find(".experts") != std::string::npos &&
-                        layer.key.find("shared_expert") == std::string::npos;
-    if (routed) return upper(text_at(layer.value, "quant_algo"));
+    if (names_experts(layer.key)) return upper(text_at(layer.value, "quant_algo"));
   }
   return {};
 }
@@ -78,11 +136,9 @@ DeclaredFormat declared_format(const Json& config, const Json& quant_config) {
   } else if (method == "mxfp4" || method == "gpt_oss_mxfp4") {
     declared.format = BlockFormat::mxfp4;
   } else if (method == "compressed-tensors") {
-    const std::string format = text_at(quantization, "format");
-    if (format.starts_with("nvfp4")) declared.format = BlockFormat::nvfp4;
-    if (format.starts_with("mxfp4")) declared.format = BlockFormat::mxfp4;
-    declared.input_scales = format.starts_with("nvfp4");
-    say(format);
+    apply_compressed_tensors(quantization, declared);
+  } else if (method == "quark") {
+    apply_quark(quantization, declared);
   } else if (expert_dtype == "fp4") {
     declared.format = BlockFormat::mxfp4;
     say("expert_dtype fp4");

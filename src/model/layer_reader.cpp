@@ -114,7 +114,7 @@ class LayerReader {
     const Shape shape{rows, columns / group};
     const bool mxfp4 = format == BlockFormat::mxfp4;
     if (!is_scale_type(format, tensor->dtype) || tensor->shape != shape || columns % group != 0) {
-      wrong(*tensor, (mxfp4 ? "F8_E8M0 " : "F8_E4M3 ") + to_string(shape));
+      wrong(*tensor, (mxfp4 ? "F8_E8M0 or U8 " : "F8_E4M3 ") + to_string(shape));
       return {};
     }
     return rows_of(tensor, rows, columns / group);
@@ -128,11 +128,12 @@ class LayerReader {
             .row_stride = row_bytes};
   }
 
-  const TensorInfo* scalar(const TensorInfo* tensor) {
-    if (tensor == nullptr) return nullptr;
-    if (tensor->dtype == DType::f32 && tensor->bytes == sizeof(float)) return tensor;
-    wrong(*tensor, "F32 []");
-    return nullptr;
+  ScalarRef scalar(const TensorInfo* tensor) {
+    if (tensor == nullptr) return {};
+    if (tensor->dtype == DType::f32 && tensor->bytes == sizeof(float))
+      return {.tensor = tensor, .reciprocal = request_.names->reciprocal};
+    wrong(*tensor, request_.names->reciprocal ? "F32 [1]" : "F32 []");
+    return {};
   }
 
   [[nodiscard]] Place place(const TensorInfo& tensor) const {

@@ -35,6 +35,12 @@ std::string sample(const std::map<std::string, DType, std::less<>>& leaves) {
   return text;
 }
 
+std::string joined(const std::vector<std::string_view>& names) {
+  std::string text;
+  for (const std::string_view name : names) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
 // read_config, naming the file that was read.
 ModelConfig config_of(const Checkpoint& checkpoint) {
   try {
@@ -90,11 +96,15 @@ class ModelReader {
   }
 
  private:
+  [[nodiscard]] DeclaredDialect declared() const {
+    return {.format = model_.config.format, .quantization = model_.config.quantization};
+  }
+
   // Layers of which nothing is on disk are named as the first one that is.
   void assume_main_dialect() {
     for (const auto& [prefix, group] : names_.groups) {
       if (group.mtp || main_choice_.dialect != nullptr) continue;
-      main_choice_ = choose_dialect(prefix, group, model_.config.format);
+      main_choice_ = choose_dialect(prefix, group, declared());
     }
   }
 
@@ -106,7 +116,7 @@ class ModelReader {
     const auto found = names_.groups.find(prefix);
     DialectChoice choice;
     if (found != names_.groups.end()) {
-      choice = choose_dialect(prefix, found->second, model_.config.format);
+      choice = choose_dialect(prefix, found->second, declared());
       if (choice.dialect == nullptr) {
         foreign_leaves_ = sample(found->second.leaves);
         return std::nullopt;
@@ -114,8 +124,7 @@ class ModelReader {
       request.group = &found->second;
       request.problems = problems_of(found->second, layer, model_.config.experts);
     } else {
-      choice = main_choice_.dialect != nullptr ? main_choice_
-                                               : assume_dialect(prefix, model_.config.format);
+      choice = main_choice_.dialect != nullptr ? main_choice_ : assume_dialect(prefix, declared());
       if (choice.dialect == nullptr) return std::nullopt;
       const std::string probe = prefix + ".0." + std::string(choice.names->projections[2]) +
                                 std::string(choice.names->codes);
@@ -127,7 +136,7 @@ class ModelReader {
   }
 
   std::optional<LayerRequest> request_for_mtp(const std::string& prefix, const ExpertGroup& group) {
-    const DialectChoice choice = choose_dialect(prefix, group, model_.config.format);
+    const DialectChoice choice = choose_dialect(prefix, group, declared());
     if (choice.dialect == nullptr) return std::nullopt;
     const int layer = static_cast<int>(model_.config.num_layers) + group.number;
     // No more experts than tensors: a single large id must not make room for all below it.
@@ -183,7 +192,7 @@ class ModelReader {
       unmatched += (unmatched.empty() ? "" : ", ") + std::string(name);
     if (config.format && !config.moe_layers.empty()) {
       const std::string prefix = with_layer(main_prefix(), config.moe_layers.front());
-      const DialectChoice assumed = assume_dialect(prefix, config.format);
+      const DialectChoice assumed = assume_dialect(prefix, declared());
       const std::uint64_t expected = config.experts * projections_of(config).size();
       std::string first = assumed.dialect == nullptr
                               ? prefix
@@ -199,7 +208,7 @@ class ModelReader {
                    .expected = first + ", … (" + std::string(name_of(*config.format)) +
                                " as the config declares)",
                    .got = unmatched.empty() ? "no expert tensor" : unmatched,
-                   .hint = "known dialects: deepseek-v4, deepseek-v4-nvfp4, modelopt"});
+                   .hint = "known dialects: " + joined(dialect_names())});
     }
     model_.findings.push_back({.code = "MOXIE-M010",
                                .severity = Severity::warning,
@@ -227,7 +236,7 @@ class ModelReader {
       const auto& known = model_.config.moe_layers;
       if (group.mtp || std::ranges::find(known, group.number) != known.end()) continue;
       // Prediction blocks after the last layer are usually left in another format.
-      if (choose_dialect(prefix, group, std::nullopt).dialect == nullptr) continue;
+      if (choose_dialect(prefix, group, {}).dialect == nullptr) continue;
       unnamed += (unnamed.empty() ? "" : ", ") + prefix;
     }
     if (unnamed.empty()) return;
@@ -253,6 +262,14 @@ class ModelReader {
                .expected = std::string(name_of(*model_.config.format)) + " (" +
                            model_.config.quantization + ")",
                .got = std::string(name_of(layer.format))});
+        } else if (!may_declare(model_.config.quantization, layer.dialect)) {
+          model_.findings.push_back(
+              {.code = "MOXIE-M003",
+               .severity = Severity::warning,
+               .message = "config and tensors disagree on the dialect; the tensors are believed",
+               .where = {.layer = layer.layer},
+               .expected = "a dialect of " + model_.config.quantization,
+               .got = std::string(layer.dialect)});
         }
         model_.format = layer.format;
       } else if (layer.format != *model_.format) {
@@ -304,18 +321,26 @@ const LayerExperts& MoeModel::require_layer(int layer) const {
   return *found;
 }
 
-float read_scalar(const Checkpoint& checkpoint, const TensorInfo& tensor) {
-  float value = 0;
-  MOXIE_CHECK(tensor.bytes == sizeof value, "a scalar tensor holds one f32");
-  std::memcpy(&value, checkpoint.bytes(tensor).data(), sizeof value);
-  if (!std::isfinite(value) || value <= 0) {
-    throw Error(ErrorCode::input, {.code = "MOXIE-M007",
-                                   .message = "scale is not finite and greater than zero",
-                                   .where = {.file = checkpoint.files()[tensor.file].path.string(),
-                                             .tensor = tensor.name},
-                                   .got = std::to_string(value)});
+float read_scalar(const Checkpoint& checkpoint, const ScalarRef& scalar) {
+  if (!scalar.present()) {
+    throw Error(ErrorCode::input, {.code = "MOXIE-M006",
+                                   .message = "the scale is absent",
+                                   .where = {.file = checkpoint.path().string()}});
   }
-  return value;
+  const TensorInfo& tensor = *scalar.tensor;
+  float stored = 0;
+  MOXIE_CHECK(tensor.bytes == sizeof stored, "a scalar tensor holds one f32");
+  std::memcpy(&stored, checkpoint.bytes(tensor).data(), sizeof stored);
+  const float value = scalar.multiplier(stored);
+  const auto usable = [](float number) { return std::isfinite(number) && number > 0; };
+  if (usable(stored) && usable(value)) return value;
+  const bool overflows = usable(stored);
+  throw Error(ErrorCode::input, {.code = "MOXIE-M007",
+                                 .message = overflows ? "the scale's reciprocal is not finite"
+                                                      : "scale is not finite and greater than zero",
+                                 .where = {.file = checkpoint.files()[tensor.file].path.string(),
+                                           .tensor = tensor.name},
+                                 .got = overflows ? "a subnormal number" : std::to_string(stored)});
 }
 
 }  // namespace moxie

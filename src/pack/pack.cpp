@@ -88,20 +88,21 @@ class ExpertPacker {
   }
 
   void pack_scalar(SegmentSource source, std::span<std::byte> out) const {
-    const TensorInfo* tensor = scalar_of(tensors(), source);
+    const ScalarRef scalar = scalar_of(tensors(), source);
     const bool consumed = source.part == Part::dequant_mul || plan_.act_format == ActFormat::nvfp4;
-    if (consumed) require_scalar(source, tensor);
-    if (tensor == nullptr) {
-      std::memcpy(out.data(), &kAbsent, sizeof kAbsent);
-    } else {
-      std::memcpy(out.data(), model_.checkpoint.bytes(*tensor).data(), sizeof kAbsent);
+    if (consumed) require_scalar(source, scalar);
+    float value = kAbsent;
+    if (scalar.present()) {
+      std::memcpy(&value, model_.checkpoint.bytes(*scalar.tensor).data(), sizeof value);
+      value = scalar.multiplier(value);
     }
+    std::memcpy(out.data(), &value, sizeof value);
   }
 
-  void require_scalar(SegmentSource source, const TensorInfo* tensor) const {
+  void require_scalar(SegmentSource source, const ScalarRef& scalar) const {
     const Place where{
         .file = model_.checkpoint.path().string(), .layer = layer_.layer, .expert = expert_};
-    if (tensor == nullptr) {
+    if (!scalar.present()) {
       throw Error(
           ErrorCode::input,
           {.code = "MOXIE-M006",
@@ -117,7 +118,7 @@ class ExpertPacker {
                source.part == Part::dequant_mul ? "" : "use act_format bf16, which needs none"});
     }
     try {
-      read_scalar(model_.checkpoint, *tensor);
+      read_scalar(model_.checkpoint, scalar);
     } catch (const Error& error) {
       Finding finding = error.findings().front();
       finding.where.layer = layer_.layer;

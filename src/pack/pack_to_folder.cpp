@@ -42,10 +42,11 @@ void sort_unique(std::vector<Number>& numbers) {
 }
 
 // The tensors of one expert in a logical file, in segment order; segments that the source lacks are
-// left out.
+// left out. Scalars stay as the source stores them, reciprocal or not.
 struct LogicalTensor {
   PackedSegment segment;
   TensorEntry entry;
+  const TensorInfo* stored_scalar = nullptr;
 };
 
 std::vector<LogicalTensor> logical_tensors(const PackedLayout& layout,
@@ -54,11 +55,13 @@ std::vector<LogicalTensor> logical_tensors(const PackedLayout& layout,
   for (const PackedSegment& segment : layout.segments) {
     const SegmentSource source = source_of(segment.segment);
     const TensorInfo* tensor =
-        source.is_scalar() ? scalar_of(expert, source) : rows_of(expert, source).tensor;
+        source.is_scalar() ? scalar_of(expert, source).tensor : rows_of(expert, source).tensor;
     if (tensor == nullptr) continue;
     Shape shape = tensor->shape;
     if (!source.is_scalar()) shape = {segment.rows, segment.row_bytes * 8 / bits_of(tensor->dtype)};
-    tensors.push_back({segment, {tensor->name, tensor->dtype, std::move(shape)}});
+    tensors.push_back({.segment = segment,
+                       .entry = {tensor->name, tensor->dtype, std::move(shape)},
+                       .stored_scalar = source.is_scalar() ? tensor : nullptr});
   }
   return tensors;
 }
@@ -246,7 +249,10 @@ class FolderPacker {
           writer.write(blob);
         } else {
           for (const LogicalTensor& tensor : logical[first + i]) {
-            writer.write(blob.subspan(tensor.segment.offset, tensor.segment.bytes()));
+            const TensorInfo* stored = tensor.stored_scalar;
+            writer.write(stored != nullptr
+                             ? model_.checkpoint.bytes(*stored)
+                             : blob.subspan(tensor.segment.offset, tensor.segment.bytes()));
           }
         }
         done_ += plan_.layout.expert_bytes;

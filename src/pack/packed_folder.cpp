@@ -137,6 +137,7 @@ class LayerLoader {
  public:
   LayerLoader(const PackedFolder& folder, unsigned rank, int layer)
       : plan_(folder.plan),
+        quantization_(folder.config.quantization),
         rank_(folder.plan.ranks[rank]),
         layer_(layer),
         path_(folder.path / rank_folder_name(rank) / layer_file_name(layer)),
@@ -162,10 +163,10 @@ class LayerLoader {
       const TensorInfo* tensor = blobs_;
       if (tensor == nullptr) {
         tensor = find_segment(segment, source, expert);
-        if (tensor != nullptr)
-          std::ranges::copy(file_.bytes(*tensor), part.begin());
+        if (source.is_scalar())
+          put_scalar({.tensor = tensor, .reciprocal = names_->reciprocal}, part);
         else
-          put_absent(part);
+          std::ranges::copy(file_.bytes(*tensor), part.begin());
       }
       check_values(segment, source, expert, tensor, part);
     }
@@ -202,7 +203,8 @@ class LayerLoader {
     const ExpertNames seen = find_expert_names(file_);
     if (seen.groups.size() == 1) {
       const auto& [prefix, group] = *seen.groups.begin();
-      const DialectChoice choice = choose_dialect(prefix, group, plan_.format);
+      const DialectChoice choice =
+          choose_dialect(prefix, group, {.format = plan_.format, .quantization = quantization_});
       if (choice.dialect != nullptr && choice.dialect->format == plan_.format) {
         prefix_ = prefix;
         names_ = choice.names;
@@ -240,9 +242,14 @@ class LayerLoader {
     return &tensor;
   }
 
-  static void put_absent(std::span<std::byte> part) {
-    constexpr float kAbsent = std::numeric_limits<float>::quiet_NaN();
-    std::memcpy(part.data(), &kAbsent, sizeof kAbsent);
+  // The multiplier that the stored value stands for; NaN for none.
+  void put_scalar(const ScalarRef& scalar, std::span<std::byte> part) const {
+    float value = std::numeric_limits<float>::quiet_NaN();
+    if (scalar.present()) {
+      std::memcpy(&value, file_.bytes(*scalar.tensor).data(), sizeof value);
+      value = scalar.multiplier(value);
+    }
+    std::memcpy(part.data(), &value, sizeof value);
   }
 
   void check_values(const PackedSegment& segment, SegmentSource source, std::uint64_t expert,
@@ -271,6 +278,7 @@ class LayerLoader {
   }
 
   const ShardPlan& plan_;
+  const std::string& quantization_;  // as the config declares it
   const RankPlan& rank_;
   int layer_;
   fs::path path_;

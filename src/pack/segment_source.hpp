@@ -34,7 +34,7 @@ inline const RowsView& rows_of(const ExpertTensors& expert, SegmentSource source
   return source.part == Part::codes ? projection.codes : projection.block_scales;
 }
 
-inline const TensorInfo* scalar_of(const ExpertTensors& expert, SegmentSource source) {
+inline ScalarRef scalar_of(const ExpertTensors& expert, SegmentSource source) {
   const Projection& projection = expert[source.projection];
   return source.part == Part::dequant_mul ? projection.dequant_mul : projection.act_dequant_mul;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names, types and shapes as DeepSeek, NVIDIA's re-quantisation and ModelOpt publish them.
+// Names, types and shapes as DeepSeek, NVIDIA's re-quantisation, ModelOpt, compressed-tensors and
+// Quark publish them.
 #include "synth/names.hpp"
 
 #include <string>
@@ -20,11 +21,11 @@ struct LayerNames {
 };
 
 constexpr LayerNames kDeepseek{"layers.", ".ffn.", {"w1", "w3", "w2"}, "bias"};
-constexpr LayerNames kModelopt{
+constexpr LayerNames kOthers{
     "model.layers.", ".mlp.", {"gate_proj", "up_proj", "down_proj"}, "e_score_correction_bias"};
 
 const LayerNames& names_of(DialectKind dialect) {
-  return dialect == DialectKind::deepseek ? kDeepseek : kModelopt;
+  return dialect == DialectKind::deepseek ? kDeepseek : kOthers;
 }
 
 std::string block_prefix(const Recipe& recipe, std::uint64_t layer) {
@@ -66,15 +67,22 @@ class LayerBuilder {
     const auto leaf = names_of(recipe_.dialect).projections[static_cast<std::size_t>(kind)];
     const std::string prefix = experts_prefix(recipe_, layer_) + "." + std::to_string(expert_) +
                                "." + std::string(leaf) + ".";
-    if (recipe_.format == BlockFormat::mxfp4) {
+    const bool is_mxfp4 = recipe_.format == BlockFormat::mxfp4;
+    if (is_mxfp4 && recipe_.dialect == DialectKind::deepseek) {
       add(prefix + "weight", DType::i8, codes, Content::codes);
       add(prefix + "scale", DType::f8_e8m0, scales, Content::block_scales);
       return;
     }
-    add(prefix + "weight", DType::u8, codes, Content::codes);
-    add(prefix + "weight_scale", DType::f8_e4m3, scales, Content::block_scales);
-    add(prefix + "weight_scale_2", DType::f32, {}, Content::weight_global);
-    add(prefix + "input_scale", DType::f32, {}, Content::input_global);
+    const bool inverse = recipe_.dialect == DialectKind::compressed_tensors;
+    add(prefix + (inverse ? "weight_packed" : "weight"), DType::u8, codes, Content::codes);
+    add(prefix + "weight_scale", is_mxfp4 ? DType::u8 : DType::f8_e4m3, scales,
+        Content::block_scales);
+    if (is_mxfp4) return;
+    const Shape one = inverse ? Shape{1} : Shape{};
+    add(prefix + (inverse ? "weight_global_scale" : "weight_scale_2"), DType::f32, one,
+        Content::weight_global);
+    add(prefix + (inverse ? "input_global_scale" : "input_scale"), DType::f32, one,
+        Content::input_global);
   }
 
   void add(std::string name, DType dtype, Shape shape, Content content) {

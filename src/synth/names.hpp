@@ -18,8 +18,8 @@ enum class Content : std::uint8_t {
   token_table,    // i64 [vocab, top_k], expert ids
   codes,          // pairs of E2M1 [n, k/2]
   block_scales,   // E8M0 or UE4M3 [n, k/group]
-  weight_global,  // f32 [], multiplier of the weight
-  input_global    // f32 [], multiplier of the activations
+  weight_global,  // f32, multiplier of the weight; compressed-tensors: its reciprocal
+  input_global    // f32, multiplier of the activations; compressed-tensors: its reciprocal
 };
 
 struct Tensor {

@@ -138,7 +138,10 @@ void fill_scales(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin
 }
 
 // Bits of an fp32 scalar. Random ones are 2^exponent times a mantissa that a bijection makes of the
-// expert's number, so that no two experts of the first 128 layers share a value.
+// expert's number, so that no two experts of the first 128 layers share a value. A reciprocal is of
+// a multiplier below 1.25 * 2^exponent, which its own reciprocal gives back exactly: rounding moves
+// the stored one by at most 2^-25 of 1, hence the multiplier by 1.25^2 * 2^-25, less than half of
+// its last bit. Of those no two experts of the first 32 layers share one.
 std::uint32_t scalar_bits(const Recipe& recipe, const Tensor& tensor) {
   if (recipe.pattern == Pattern::constant) return std::bit_cast<std::uint32_t>(1.0F);
   const bool is_weight = tensor.content == Content::weight_global;
@@ -150,8 +153,11 @@ std::uint32_t scalar_bits(const Recipe& recipe, const Tensor& tensor) {
   const std::uint64_t index = (tensor.layer << 16) + 2 * tensor.expert + is_down;
   const auto part = is_weight ? Part::weight_global : Part::input_global;
   const std::uint64_t start = Stream(recipe.seed, {static_cast<std::uint64_t>(part)}).word(0);
-  const std::uint64_t mantissa = (index * 0x4F1BBD + start) & 0x7FFFFF;
-  return static_cast<std::uint32_t>(exponent + 127) << 23 | static_cast<std::uint32_t>(mantissa);
+  const bool inverse = recipe.dialect == DialectKind::compressed_tensors;
+  const std::uint64_t mantissa = (index * 0x4F1BBD + start) & (inverse ? 0x1FFFFF : 0x7FFFFF);
+  const std::uint32_t bits =
+      static_cast<std::uint32_t>(exponent + 127) << 23 | static_cast<std::uint32_t>(mantissa);
+  return inverse ? std::bit_cast<std::uint32_t>(1.0F / std::bit_cast<float>(bits)) : bits;
 }
 
 // Sum of four random bytes less its mean: near Gaussian, deviation 148.

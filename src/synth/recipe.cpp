@@ -3,11 +3,13 @@
 #include "synth/recipe.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "formats/block_format.hpp"
+#include "model/declared_format.hpp"
 #include "model/limits.hpp"
 
 namespace moxie::synth {
@@ -58,25 +60,38 @@ DialectKind choose_dialect(const SynthOptions& options, const std::string& model
     return *options.dialect;
   }
   if (is_v4) return DialectKind::deepseek;
-  if (quantization != nullptr && text_at(*quantization, "quant_method").starts_with("modelopt")) {
-    return DialectKind::modelopt;
-  }
+  const std::string method =
+      quantization != nullptr ? text_at(*quantization, "quant_method") : std::string();
+  if (method.starts_with("modelopt")) return DialectKind::modelopt;
+  if (method == "compressed-tensors") return DialectKind::compressed_tensors;
+  if (method == "quark") return DialectKind::quark;
   refuse_config("the model has no dialect of its own that can be written",
-                "model_type deepseek_v4, or quant_method modelopt", got,
-                "use --dialect modelopt --format nvfp4");
+                "model_type deepseek_v4, or quant_method modelopt, compressed-tensors or quark",
+                got, "use --dialect modelopt --format nvfp4");
+}
+
+// The one format that a dialect has; nullopt when it has both.
+std::optional<BlockFormat> only_format(DialectKind dialect) {
+  if (dialect == DialectKind::modelopt) return BlockFormat::nvfp4;
+  if (dialect == DialectKind::quark) return BlockFormat::mxfp4;
+  return std::nullopt;
 }
 
 BlockFormat choose_format(const SynthOptions& options, DialectKind dialect,
                           const Json* quantization) {
+  const std::optional<BlockFormat> only = only_format(dialect);
   if (options.format) {
-    if (dialect == DialectKind::modelopt && *options.format != BlockFormat::nvfp4) {
-      refuse_config("the dialect does not go with the format", "modelopt with nvfp4",
-                    "modelopt with " + std::string(name_of(*options.format)),
-                    "use --format nvfp4, or --dialect deepseek");
+    if (only && *options.format != *only) {
+      const std::string with = std::string(name_of(dialect)) + " with ";
+      refuse_config("the dialect does not go with the format", with + std::string(name_of(*only)),
+                    with + std::string(name_of(*options.format)),
+                    "use --format " + std::string(name_of(*only)) + ", or another --dialect");
     }
     return *options.format;
   }
-  if (dialect == DialectKind::modelopt) return BlockFormat::nvfp4;
+  if (only) return *only;
+  if (dialect == DialectKind::compressed_tensors)
+    return declared_format(options.config, {}).format.value_or(BlockFormat::mxfp4);
   const bool requantised =
       quantization != nullptr && text_at(*quantization, "moe_quant_algo") == "NVFP4";
   return requantised ? BlockFormat::nvfp4 : BlockFormat::mxfp4;

@@ -87,6 +87,10 @@ std::string_view name_of(DialectKind dialect) {
       return "deepseek";
     case DialectKind::modelopt:
       return "modelopt";
+    case DialectKind::compressed_tensors:
+      return "compressed-tensors";
+    case DialectKind::quark:
+      return "quark";
   }
   return "unknown";
 }

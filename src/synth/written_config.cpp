@@ -115,6 +115,65 @@ Json modelopt_quantization(const Recipe& recipe) {
   return quantization;
 }
 
+// What a compressed-tensors group says of weights or of activations.
+Json compressed_record(BlockFormat format) {
+  const bool is_mxfp4 = format == BlockFormat::mxfp4;
+  Json record;
+  record.set("dynamic", false)
+      .set("group_size", scale_group(format))
+      .set("num_bits", 4)
+      .set("scale_dtype", is_mxfp4 ? "torch.uint8" : "torch.float8_e4m3fn")
+      .set("strategy", is_mxfp4 ? "group" : "tensor_group")
+      .set("symmetric", true)
+      .set("type", "float");
+  return record;
+}
+
+Json compressed_tensors_quantization(const Recipe& recipe) {
+  const std::string format = std::string(name_of(recipe.format)) + "-pack-quantized";
+  Json activations;
+  if (recipe.format == BlockFormat::nvfp4) {
+    activations = compressed_record(recipe.format);
+    activations.set("dynamic", "local");
+  }
+  Json group;
+  group.set("format", format)
+      .set("input_activations", std::move(activations))
+      .set("output_activations", nullptr)
+      .set("targets", strings({"Linear"}))
+      .set("weights", compressed_record(recipe.format));
+  Json quantization;
+  quantization.set("config_groups", Json::object().set("group_0", std::move(group)))
+      .set("format", format)
+      .set("ignore",
+           strings({"lm_head", "re:.*self_attn.*", "re:.*mlp.gate$", "re:.*mlp.shared_expert.*"}))
+      .set("quant_method", "compressed-tensors")
+      .set("quantization_status", "compressed");
+  return quantization;
+}
+
+Json quark_quantization() {
+  const auto record = [](bool dynamic) {
+    Json tensors;
+    tensors.set("dtype", "fp4")
+        .set("group_size", scale_group(BlockFormat::mxfp4))
+        .set("is_dynamic", dynamic)
+        .set("qscheme", "per_group")
+        .set("scale_format", "e8m0");
+    return tensors;
+  };
+  Json everywhere;
+  everywhere.set("input_tensors", record(true))
+      .set("output_tensors", nullptr)
+      .set("weight", record(false));
+  Json quantization;
+  quantization
+      .set("exclude", strings({"lm_head", "*self_attn*", "*mlp.gate", "*mlp.shared_expert*"}))
+      .set("global_quant_config", std::move(everywhere))
+      .set("quant_method", "quark");
+  return quantization;
+}
+
 // The FP8 record that DeepSeek-V4 declares for everything but the experts; kept from the source,
 // because its tile sizes are the model's.
 Json deepseek_quantization(const Json& source, const Recipe& recipe) {
@@ -149,6 +208,20 @@ Json deepseek_quantization(const Json& source, const Recipe& recipe) {
   return quantization;
 }
 
+Json quantization_of(const Json& source, const Recipe& recipe) {
+  switch (recipe.dialect) {
+    case DialectKind::deepseek:
+      return deepseek_quantization(source, recipe);
+    case DialectKind::modelopt:
+      return modelopt_quantization(recipe);
+    case DialectKind::compressed_tensors:
+      return compressed_tensors_quantization(recipe);
+    case DialectKind::quark:
+      return quark_quantization();
+  }
+  return {};
+}
+
 }  // namespace
 
 Json written_config(const Json& source, const Recipe& recipe) {
@@ -164,17 +237,15 @@ Json written_config(const Json& source, const Recipe& recipe) {
   set_if_present(config, "num_experts", recipe.experts);
   set_if_present(config, "num_hash_layers", recipe.hash_layers);
   set_if_present(config, "num_nextn_predict_layers", 0);
-  if (recipe.dialect == DialectKind::deepseek) {
-    config.set("expert_dtype", "fp4");
-    config.set("quantization_config", deepseek_quantization(source, recipe));
-  } else {
-    config.set("quantization_config", modelopt_quantization(recipe));
-  }
+  if (recipe.dialect == DialectKind::deepseek) config.set("expert_dtype", "fp4");
+  config.set("quantization_config", quantization_of(source, recipe));
   return config;
 }
 
 Json written_quant_config(const Recipe& recipe) {
-  if (recipe.format == BlockFormat::mxfp4) return {};
+  const bool has_sidecar =
+      recipe.dialect == DialectKind::deepseek || recipe.dialect == DialectKind::modelopt;
+  if (recipe.format == BlockFormat::mxfp4 || !has_sidecar) return {};
   Json quantization;
   quantization.set("quant_algo", quant_algo(recipe))
       .set("kv_cache_quant_algo", nullptr)

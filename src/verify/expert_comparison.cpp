@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <span>
 #include <string>
 #include <utility>
@@ -65,7 +66,7 @@ class ExpertComparison {
  private:
   [[nodiscard]] const TensorInfo* source_tensor(SegmentSource from) const {
     const ExpertTensors& expert = layer_.experts[expert_];
-    return from.is_scalar() ? scalar_of(expert, from) : rows_of(expert, from).tensor;
+    return from.is_scalar() ? scalar_of(expert, from).tensor : rows_of(expert, from).tensor;
   }
 
   void report(std::string code, std::string message, const PackedPart& part, std::string expected,
@@ -165,13 +166,20 @@ class ExpertComparison {
     return false;
   }
 
-  // An absent scalar is NaN in a blob, with the bits that pack_expert writes.
+  // Logical files hold what the source stores, blobs what multiplies; an absent scalar is NaN in a
+  // blob, with the bits that pack_expert writes.
+  [[nodiscard]] std::array<std::byte, 4> expected_scalar(const ScalarRef& scalar) const {
+    std::array bytes = {std::byte{0}, std::byte{0}, std::byte{0xC0}, std::byte{0x7F}};
+    if (!scalar.present()) return bytes;
+    std::ranges::copy(source_.checkpoint.bytes(*scalar.tensor), bytes.begin());
+    if (set_.layout == FileLayout::logical || !scalar.reciprocal) return bytes;
+    return std::bit_cast<std::array<std::byte, 4>>(scalar.multiplier(std::bit_cast<float>(bytes)));
+  }
+
   void compare_scalar(SegmentSource from, const std::vector<PackedPart>& parts) {
-    constexpr std::array kAbsent = {std::byte{0}, std::byte{0}, std::byte{0xC0}, std::byte{0x7F}};
-    const TensorInfo* original = source_tensor(from);
-    const std::span<const std::byte> bytes =
-        original != nullptr ? source_.checkpoint.bytes(*original) : kAbsent;
-    bool equal = original != nullptr;  // on every rank; counted once
+    const ScalarRef scalar = scalar_of(layer_.experts[expert_], from);
+    const std::array<std::byte, 4> bytes = expected_scalar(scalar);
+    bool equal = scalar.present();  // on every rank; counted once
     for (const PackedPart& part : parts) {
       if (part.packed == nullptr) continue;
       const std::size_t at = first_difference(bytes, part.bytes);
@@ -278,7 +286,7 @@ std::uint64_t expected_tensors(const PackedSet& set, const RankPlan& rank,
   for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert) {
     for (const PackedSegment& segment : set.plan.layout.segments) {
       const SegmentSource from = source_of(segment.segment);
-      const bool stored = !from.is_scalar() || scalar_of(layer.experts[expert], from) != nullptr;
+      const bool stored = !from.is_scalar() || scalar_of(layer.experts[expert], from).present();
       count += stored ? 1 : 0;
     }
   }

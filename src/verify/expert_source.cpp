@@ -51,9 +51,9 @@ const std::uint8_t* CheckpointExperts::first_byte(const RowsView& view) const {
 }
 
 double CheckpointExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind,
-                                      const TensorInfo* tensor) const {
+                                      const ScalarRef& scalar) const {
   if (!block_spec(layer_.format).has_global) return 1;
-  if (tensor == nullptr) {
+  if (!scalar.present()) {
     throw Error(ErrorCode::input, {.code = "MOXIE-M006",
                                    .message = std::string(name_of(kind)) + " has no global scale",
                                    .where = {.file = model_.checkpoint.path().string(),
@@ -63,7 +63,7 @@ double CheckpointExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind,
                                    .got = "none"});
   }
   try {
-    return read_scalar(model_.checkpoint, *tensor);
+    return read_scalar(model_.checkpoint, scalar);
   } catch (const Error& error) {
     Finding finding = error.findings().front();
     finding.where.layer = layer_.layer;

@@ -28,7 +28,7 @@ class CheckpointExperts {
                                    const Projection& projection) const;
   [[nodiscard]] const std::uint8_t* first_byte(const RowsView& view) const;
   [[nodiscard]] double dequant_mul(std::uint64_t expert, ProjectionKind kind,
-                                   const TensorInfo* tensor) const;
+                                   const ScalarRef& scalar) const;
 
   const MoeModel& model_;
   const LayerExperts& layer_;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # independent_check.sh MOXIE: results of `moxie run` against another implementation, on `tiny` in both formats and both
-# activation formats, with the model's own router on a hash layer and on a scored one. A result of other weights fails.
+# activation formats, with the model's own router on a hash layer and on a scored one, and in every other dialect. A
+# result of other weights fails.
 # 77 (skipped) where build/venv is absent.
 set -euo pipefail
 
@@ -36,6 +37,10 @@ for format in mxfp4 nvfp4; do
     exit 1
   fi
 done
-"$moxie" synth plain --model tiny --format nvfp4 --dialect modelopt -q >/dev/null
-"$moxie" run plain --check --output result -q >/dev/null
-"${check[@]}" plain result
+for dialect in modelopt/nvfp4 compressed-tensors/nvfp4 compressed-tensors/mxfp4 quark/mxfp4; do
+  name=${dialect%/*} format=${dialect#*/}
+  "$moxie" synth "$name-$format" --model tiny --format "$format" --dialect "$name" -q >/dev/null
+  "$moxie" run "$name-$format" --check --output result -q >/dev/null
+  echo "$name, $format"
+  "${check[@]}" "$name-$format" result
+done

@@ -26,8 +26,8 @@ inline std::string text_of(const std::vector<Finding>& findings) {
 
 // The projection's tensors are the named ones, whole, with these logical extents.
 inline void expect_projection(const Projection& projection, const std::string& stem,
-                              const std::string& scale_leaf, std::uint64_t rows,
-                              std::uint64_t columns, BlockFormat format) {
+                              const std::string& code_leaf, const std::string& scale_leaf,
+                              std::uint64_t rows, std::uint64_t columns, BlockFormat format) {
   const auto expect_rows = [&](const RowsView& view, const std::string& leaf,
                                std::uint64_t row_bytes) {
     ASSERT_TRUE(view.present()) << stem << leaf;
@@ -38,7 +38,7 @@ inline void expect_projection(const Projection& projection, const std::string& s
     EXPECT_EQ(view.row_stride, row_bytes) << stem << leaf;
     EXPECT_EQ(view.tensor->bytes, rows * row_bytes) << stem << leaf;
   };
-  expect_rows(projection.codes, ".weight", columns / 2);
+  expect_rows(projection.codes, code_leaf, columns / 2);
   expect_rows(projection.block_scales, scale_leaf,
               columns / (format == BlockFormat::mxfp4 ? 32 : 16));
 }
@@ -49,7 +49,10 @@ inline void expect_layer(const LayerExperts& layer, const TinyOptions& options,
                          const std::array<std::string, 3>& leaves) {
   EXPECT_EQ(text_of(layer.problems), "");
   ASSERT_EQ(layer.experts.size(), options.experts);
-  const std::string scale_leaf = layer.format == BlockFormat::mxfp4 ? ".scale" : ".weight_scale";
+  const bool inverse = is_compressed(options.dialect);
+  const bool native = layer.dialect == "deepseek-v4";
+  const std::string code_leaf = inverse ? ".weight_packed" : ".weight";
+  const std::string scale_leaf = native ? ".scale" : ".weight_scale";
   for (std::uint64_t expert = 0; expert < options.experts; ++expert) {
     for (const ProjectionKind kind :
          {ProjectionKind::gate, ProjectionKind::up, ProjectionKind::down}) {
@@ -62,21 +65,23 @@ inline void expect_layer(const LayerExperts& layer, const TinyOptions& options,
       const std::string stem =
           layer.prefix + "." + std::to_string(expert) + "." + leaves[static_cast<unsigned>(kind)];
       const bool down = kind == ProjectionKind::down;
-      expect_projection(projection, stem, scale_leaf, down ? options.hidden : options.inter,
+      expect_projection(projection, stem, code_leaf, scale_leaf,
+                        down ? options.hidden : options.inter,
                         down ? options.inter : options.hidden, layer.format);
       if (layer.format == BlockFormat::mxfp4) {
-        EXPECT_EQ(projection.dequant_mul, nullptr);
-        EXPECT_EQ(projection.act_dequant_mul, nullptr);
+        EXPECT_FALSE(projection.dequant_mul.present());
+        EXPECT_FALSE(projection.act_dequant_mul.present());
         continue;
       }
-      ASSERT_NE(projection.dequant_mul, nullptr) << stem;
-      EXPECT_EQ(projection.dequant_mul->name, stem + ".weight_scale_2");
-      if (options.input_scales) {
-        ASSERT_NE(projection.act_dequant_mul, nullptr) << stem;
-        EXPECT_EQ(projection.act_dequant_mul->name, stem + ".input_scale");
-      } else {
-        EXPECT_EQ(projection.act_dequant_mul, nullptr) << stem;
-      }
+      ASSERT_TRUE(projection.dequant_mul.present()) << stem;
+      EXPECT_EQ(projection.dequant_mul.tensor->name,
+                stem + (inverse ? ".weight_global_scale" : ".weight_scale_2"));
+      EXPECT_EQ(projection.dequant_mul.reciprocal, inverse);
+      ASSERT_EQ(projection.act_dequant_mul.present(), options.input_scales) << stem;
+      if (!options.input_scales) continue;
+      EXPECT_EQ(projection.act_dequant_mul.tensor->name,
+                stem + (inverse ? ".input_global_scale" : ".input_scale"));
+      EXPECT_EQ(projection.act_dequant_mul.reciprocal, inverse);
     }
   }
 }

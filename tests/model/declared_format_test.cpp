@@ -135,10 +135,85 @@ TEST(DeclaredFormat, CompressedTensorsSayTheFormat) {
   EXPECT_FALSE(packed("float-quantized").format.has_value());
 }
 
+DeclaredFormat of_groups(const std::string& groups, const std::string& rest = "") {
+  return declared(R"({"quantization_config": {"quant_method": "compressed-tensors", )" + rest +
+                  R"("config_groups": {)" + groups + "}}}");
+}
+
+// Which group holds the experts: the one that names them, not the first.
+TEST(DeclaredFormat, CompressedTensorsMayDeclareTheFormatOfEachGroup) {
+  const std::string linear =
+      R"("group_0": {"format": "float-quantized", "targets": ["Linear"],
+         "input_activations": {"dynamic": true}})";
+  const std::string experts = R"("group_1": {"format": "nvfp4-pack-quantized",
+      "targets": ["re:.*mlp.experts.*proj$"], "input_activations": {"dynamic": "local"}})";
+  const std::string shared = R"("group_2": {"format": "mxfp4-pack-quantized",
+      "targets": ["re:.*shared_experts.*"]})";
+  const DeclaredFormat mixed =
+      of_groups(shared + ", " + linear + ", " + experts, R"("format": "mixed-precision", )");
+  EXPECT_EQ(mixed.format, BlockFormat::nvfp4);
+  EXPECT_TRUE(mixed.input_scales);
+  EXPECT_EQ(mixed.quantization, "compressed-tensors nvfp4-pack-quantized");
+  EXPECT_FALSE(of_groups(linear + ", " + shared).format.has_value());
+  EXPECT_EQ(of_groups(shared).format, BlockFormat::mxfp4) << "the only group";
+  EXPECT_EQ(
+      of_groups(R"("group_0": {"targets": ["Linear"]})", R"("format": "mxfp4-pack-quantized", )")
+          .format,
+      BlockFormat::mxfp4);
+}
+
+// NVFP4A16 stores no input_global_scale; wholly dynamic activations need none.
+TEST(DeclaredFormat, CompressedTensorsStoreAnInputScaleForStaticActivationsOnly) {
+  for (const auto& [activations, stored] :
+       {std::pair{R"({"dynamic": "local"})", true}, std::pair{R"({"dynamic": false})", true},
+        std::pair{R"({"dynamic": true})", false}, std::pair{"null", false}}) {
+    const DeclaredFormat format = of_groups(
+        R"("group_0": {"format": "nvfp4-pack-quantized", "targets": ["Linear"],
+           "input_activations": )" +
+        std::string(activations) + "}");
+    EXPECT_EQ(format.format, BlockFormat::nvfp4);
+    EXPECT_EQ(format.input_scales, stored) << activations;
+  }
+}
+
+TEST(DeclaredFormat, QuarkIsMxfp4WhenItsWeightsAreFp4InGroupsOf32) {
+  const auto quark = [](const std::string& rest) {
+    return declared(R"({"quantization_config": {"quant_method": "quark", )" + rest + "}}");
+  };
+  const std::string fp4 =
+      R"({"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}})";
+  const std::string fp8 = R"({"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}})";
+  const DeclaredFormat global = quark(R"("global_quant_config": )" + fp4);
+  EXPECT_EQ(global.format, BlockFormat::mxfp4);
+  EXPECT_FALSE(global.input_scales);
+  EXPECT_EQ(global.quantization, "quark fp4");
+  EXPECT_EQ(quark(R"("weight": {"dtype": "fp4", "group_size": 32})").format, BlockFormat::mxfp4);
+  EXPECT_EQ(quark(R"("global_quant_config": )" + fp8 +
+                  R"(, "layer_quant_config": {"*mlp.experts*": )" + fp4 + "}")
+                .format,
+            BlockFormat::mxfp4);
+  EXPECT_FALSE(quark(R"("global_quant_config": )" + fp4 +
+                     R"(, "layer_quant_config": {"*mlp.experts*": )" + fp8 + "}")
+                   .format.has_value());
+  EXPECT_EQ(quark(R"("global_quant_config": )" + fp4 +
+                  R"(, "layer_quant_config": {"*shared_experts*": )" + fp8 + "}")
+                .format,
+            BlockFormat::mxfp4);
+  EXPECT_FALSE(quark(R"("global_quant_config": )" + fp8).format.has_value());
+  EXPECT_FALSE(quark(R"("weight": {"dtype": "fp4", "group_size": 16})").format.has_value());
+  EXPECT_FALSE(quark(R"("weight": [])").format.has_value());
+}
+
 TEST(DeclaredFormat, ValuesOfAWrongKindAreNoDeclaration) {
   for (const char* config :
        {R"({"quantization_config": "modelopt"})", R"({"quantization_config": []})",
         R"({"quantization_config": {"quant_method": 4, "quant_algo": ["NVFP4"]}})",
+        R"({"quantization_config": {"quant_method": "compressed-tensors", "format": 1,
+            "config_groups": [1]}})",
+        R"({"quantization_config": {"quant_method": "compressed-tensors",
+            "config_groups": {"a": 1, "b": {"targets": 1, "input_activations": 2}}}})",
+        R"({"quantization_config": {"quant_method": "quark", "layer_quant_config": 1,
+            "global_quant_config": {"weight": "fp4"}}})",
         R"({"expert_dtype": 4})", R"({"text_config": 1})"}) {
     EXPECT_FALSE(declared(config).format.has_value()) << config;
   }

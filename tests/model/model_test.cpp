@@ -159,7 +159,8 @@ TEST(ReadModel, AnAbsentShardIsAProblemOfItsLayerOnly) {
   };
   for (const Naming& naming :
        {Naming{TinyDialect::deepseek_v4, "", {}}, Naming{TinyDialect::deepseek_v4_nvfp4, "", {}},
-        Naming{TinyDialect::modelopt, "", {}},
+        Naming{TinyDialect::modelopt, "", {}}, Naming{TinyDialect::compressed_nvfp4, "", {}},
+        Naming{TinyDialect::compressed_mxfp4, "", {}}, Naming{TinyDialect::quark, "", {}},
         Naming{TinyDialect::modelopt,
                "model.layers.{}.block_sparse_moe.experts",
                {"w1", "w3", "w2"}}}) {

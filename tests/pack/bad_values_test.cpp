@@ -158,7 +158,7 @@ TEST_P(PackBadScalar, ActivationScaleIsRefusedOnlyWhereItIsConsumed) {
   ShardPlan plan = plan_of(*model, 2);
   const Bytes blob = packed_blob(*model, plan, 0, 1);
   const auto stored = test::bytes_of(blob, *plan.layout.find(Segment::down_act_dequant_mul));
-  const TensorInfo& source = *model.layer().experts[1].down.act_dequant_mul;
+  const TensorInfo& source = *model.layer().experts[1].down.act_dequant_mul.tensor;
   EXPECT_TRUE(test::same_bytes(model->checkpoint.bytes(source), stored)) << "kept as it is";
   plan.act_format = ActFormat::nvfp4;
   const Error error = refusal_of([&] { packed_blob(*model, plan, 0, 1); });
@@ -223,7 +223,7 @@ TEST(PackScalars, AbsentGlobalScaleIsRefusedByProjectionToo) {
   const TinyModel model(BlockFormat::nvfp4);
   const ShardPlan plan = plan_of(*model, 2);
   LayerExperts layer = model.layer();
-  layer.experts[1].gate.dequant_mul = nullptr;
+  layer.experts[1].gate.dequant_mul = {};
   Bytes blob(plan.layout.stride);
   const Error error = refusal_of([&] { pack_expert(*model, plan, plan.ranks[0], layer, 1, blob); });
   EXPECT_EQ(code_of(error), "MOXIE-M006");

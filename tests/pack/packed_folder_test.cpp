@@ -85,9 +85,7 @@ void expect_code(const Error& error, std::string_view code) {
 
 // Every dialect, plans with and without padding, with experts split.
 TEST(PackedFolder, LoadsWhatPackMakesOfTheSource) {
-  for (const test::TinyDialect dialect :
-       {test::TinyDialect::deepseek_v4, test::TinyDialect::deepseek_v4_nvfp4,
-        test::TinyDialect::modelopt}) {
+  for (const test::TinyDialect dialect : test::kTinyDialects) {
     for (const PlanOptions& options :
          {PlanOptions{}, PlanOptions{.tp = 3, .ep = 2, .kernel_align = 64}}) {
       for (const FileLayout layout : kLayouts) {

@@ -83,9 +83,9 @@ class FaultyLayer {
     const auto codes = bytes(projection.codes);
     const auto scales = bytes(projection.block_scales);
     const BlockFormat format = model_.require_layer(0).format;
-    const double global = projection.dequant_mul == nullptr
-                              ? 1.0
-                              : read_scalar(model_.checkpoint, *projection.dequant_mul);
+    const double global = projection.dequant_mul.present()
+                              ? read_scalar(model_.checkpoint, projection.dequant_mul)
+                              : 1.0;
     Row result(projection.codes.rows, 0.0);
     std::vector<std::uint8_t> row_scales(projection.block_scales.row_bytes);
     for (std::size_t row = 0; row < result.size(); ++row) {

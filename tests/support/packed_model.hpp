@@ -87,17 +87,17 @@ inline const TensorInfo* source_of_segment(const ExpertTensors& expert, Segment 
     case Segment::down_scale:
       return expert.down.block_scales.tensor;
     case Segment::gate_dequant_mul:
-      return expert.gate.dequant_mul;
+      return expert.gate.dequant_mul.tensor;
     case Segment::up_dequant_mul:
-      return expert.up.dequant_mul;
+      return expert.up.dequant_mul.tensor;
     case Segment::down_dequant_mul:
-      return expert.down.dequant_mul;
+      return expert.down.dequant_mul.tensor;
     case Segment::gate_act_dequant_mul:
-      return expert.gate.act_dequant_mul;
+      return expert.gate.act_dequant_mul.tensor;
     case Segment::up_act_dequant_mul:
-      return expert.up.act_dequant_mul;
+      return expert.up.act_dequant_mul.tensor;
     case Segment::down_act_dequant_mul:
-      return expert.down.act_dequant_mul;
+      return expert.down.act_dequant_mul.tensor;
   }
   return nullptr;
 }

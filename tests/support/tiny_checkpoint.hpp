@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small checkpoints of the three dialects, in which single tensors can be left out, renamed,
+// Small checkpoints of every dialect, in which single tensors can be left out, renamed,
 // retyped or given other bytes.
 #pragma once
 
@@ -25,7 +25,17 @@
 
 namespace moxie::test {
 
-enum class TinyDialect : std::uint8_t { deepseek_v4, deepseek_v4_nvfp4, modelopt };
+enum class TinyDialect : std::uint8_t {
+  deepseek_v4,
+  deepseek_v4_nvfp4,
+  modelopt,
+  compressed_nvfp4,
+  compressed_mxfp4,
+  quark
+};
+inline constexpr TinyDialect kTinyDialects[] = {
+    TinyDialect::deepseek_v4,      TinyDialect::deepseek_v4_nvfp4, TinyDialect::modelopt,
+    TinyDialect::compressed_nvfp4, TinyDialect::compressed_mxfp4,  TinyDialect::quark};
 
 // One file; or a shard per layer, with or without an index.
 enum class TinyShards : std::uint8_t { one_file, indexed, without_index };
@@ -58,18 +68,41 @@ struct TinyOptions {
   std::vector<TinyTensor> extra{};  // written after the last layer
 };
 
-inline bool is_nvfp4(TinyDialect dialect) { return dialect != TinyDialect::deepseek_v4; }
+inline bool is_nvfp4(TinyDialect dialect) {
+  return dialect == TinyDialect::deepseek_v4_nvfp4 || dialect == TinyDialect::modelopt ||
+         dialect == TinyDialect::compressed_nvfp4;
+}
+inline bool is_deepseek(TinyDialect dialect) {
+  return dialect == TinyDialect::deepseek_v4 || dialect == TinyDialect::deepseek_v4_nvfp4;
+}
+inline bool is_compressed(TinyDialect dialect) {
+  return dialect == TinyDialect::compressed_nvfp4 || dialect == TinyDialect::compressed_mxfp4;
+}
+
+inline Json tiny_quantization(TinyDialect dialect) {
+  Json quantization;
+  if (is_deepseek(dialect)) {
+    quantization.set("quant_method", "fp8");
+    if (is_nvfp4(dialect)) quantization.set("moe_quant_algo", "NVFP4");
+  } else if (is_compressed(dialect)) {
+    quantization.set("quant_method", "compressed-tensors")
+        .set("format", is_nvfp4(dialect) ? "nvfp4-pack-quantized" : "mxfp4-pack-quantized");
+  } else if (dialect == TinyDialect::quark) {
+    quantization.set("quant_method", "quark")
+        .set(
+            "global_quant_config",
+            Json::object().set("weight", Json::object().set("dtype", "fp4").set("group_size", 32)));
+  } else {
+    quantization.set("quant_method", "modelopt").set("quant_algo", "NVFP4");
+  }
+  return quantization;
+}
 
 // The config that declares what write_tiny() writes.
 inline Json tiny_config(const TinyOptions& options) {
-  const bool modelopt = options.dialect == TinyDialect::modelopt;
-  Json quantization;
-  quantization.set("quant_method", modelopt ? "modelopt" : "fp8");
-  if (modelopt) quantization.set("quant_algo", "NVFP4");
-  if (options.dialect == TinyDialect::deepseek_v4_nvfp4)
-    quantization.set("moe_quant_algo", "NVFP4");
+  const bool deepseek = is_deepseek(options.dialect);
   Json config;
-  config.set("model_type", !modelopt       ? "deepseek_v4"
+  config.set("model_type", deepseek        ? "deepseek_v4"
                            : options.gated ? "deepseek_v3"
                                            : "nemotron_h")
       .set("hidden_size", options.hidden)
@@ -77,8 +110,8 @@ inline Json tiny_config(const TinyOptions& options) {
       .set("n_routed_experts", options.experts)
       .set("num_experts_per_tok", std::min<std::uint64_t>(2, options.experts))
       .set("num_hidden_layers", options.layers);
-  if (!modelopt) config.set("expert_dtype", "fp4");
-  return config.set("quantization_config", std::move(quantization));
+  if (deepseek) config.set("expert_dtype", "fp4");
+  return config.set("quantization_config", tiny_quantization(options.dialect));
 }
 
 // Makes the tensors. No two have equal bytes, neighbouring rows and groups differ, no code byte is
@@ -90,8 +123,8 @@ class TinyTensors {
   std::string prefix_of(std::uint64_t layer) const {
     std::string prefix = options_.prefix;
     if (prefix.empty()) {
-      prefix = options_.dialect == TinyDialect::modelopt ? "model.layers.{}.mlp.experts"
-                                                         : "layers.{}.ffn.experts";
+      prefix =
+          is_deepseek(options_.dialect) ? "layers.{}.ffn.experts" : "model.layers.{}.mlp.experts";
     }
     return prefix.replace(prefix.find("{}"), 2, std::to_string(layer));
   }
@@ -108,7 +141,7 @@ class TinyTensors {
     static constexpr std::array<const char*, 3> kNative = {"w1", "w3", "w2"};
     static constexpr std::array<const char*, 3> kLong = {"gate_proj", "up_proj", "down_proj"};
     if (!options_.projections[kind].empty()) return options_.projections[kind];
-    return options_.dialect == TinyDialect::modelopt ? kLong[kind] : kNative[kind];
+    return is_deepseek(options_.dialect) ? kNative[kind] : kLong[kind];
   }
 
   std::vector<TinyTensor> block(const std::string& prefix, bool nvfp4) {
@@ -121,15 +154,24 @@ class TinyTensors {
         const std::string stem = prefix + "." + std::to_string(expert) + "." +
                                  (prefix.starts_with("mtp.") ? native(kind) : projection(kind));
         const Shape groups{rows, columns / group};
-        tensors.push_back(
-            bytes(stem + ".weight", nvfp4 ? DType::u8 : DType::i8, {rows, columns / 2}, 1, 0xFE));
+        const bool native_block =
+            options_.dialect == TinyDialect::deepseek_v4 || prefix.starts_with("mtp.");
+        const bool inverse = is_compressed(options_.dialect);
+        tensors.push_back(bytes(stem + (inverse ? ".weight_packed" : ".weight"),
+                                native_block ? DType::i8 : DType::u8, {rows, columns / 2}, 1,
+                                0xFE));
         if (!nvfp4) {
-          tensors.push_back(bytes(stem + ".scale", DType::f8_e8m0, groups, 96, 159));
+          tensors.push_back(bytes(stem + (native_block ? ".scale" : ".weight_scale"),
+                                  native_block ? DType::f8_e8m0 : DType::u8, groups, 96, 159));
           continue;
         }
         tensors.push_back(bytes(stem + ".weight_scale", DType::f8_e4m3, groups, 0x01, 0x7E));
-        tensors.push_back(scalar(stem + ".weight_scale_2"));
-        if (options_.input_scales) tensors.push_back(scalar(stem + ".input_scale"));
+        const Shape one = inverse ? Shape{1} : Shape{};
+        tensors.push_back(
+            scalar(stem + (inverse ? ".weight_global_scale" : ".weight_scale_2"), one));
+        if (options_.input_scales) {
+          tensors.push_back(scalar(stem + (inverse ? ".input_global_scale" : ".input_scale"), one));
+        }
       }
     }
     return tensors;
@@ -152,9 +194,10 @@ class TinyTensors {
     return {std::move(name), dtype, std::move(shape), std::move(data)};
   }
 
-  TinyTensor scalar(std::string name) {
+  TinyTensor scalar(std::string name, Shape shape) {
     const float value = static_cast<float>(++number_) / 4096.0F;
-    TinyTensor tensor{std::move(name), DType::f32, {}, std::string(sizeof value, '\0')};
+    TinyTensor tensor{std::move(name), DType::f32, std::move(shape),
+                      std::string(sizeof value, '\0')};
     std::memcpy(tensor.bytes.data(), &value, sizeof value);
     return tensor;
   }

@@ -103,7 +103,7 @@ struct Golden {
 };
 
 // A change here changes every checkpoint that was made from a seed. The dialects have the same
-// data.
+// data, but for reciprocal scalars.
 constexpr std::array kGolden{
     Golden{BlockFormat::mxfp4, DialectKind::deepseek, Pattern::normal,
            "8fcd687999f6ffe1c57717b7d2ebb0bf"},
@@ -128,6 +128,30 @@ constexpr std::array kGolden{
     Golden{BlockFormat::nvfp4, DialectKind::modelopt, Pattern::monotonic,
            "78e9afe465576cf4fbdbcf944b86ece0"},
     Golden{BlockFormat::nvfp4, DialectKind::modelopt, Pattern::constant,
+           "45dd4139f7076654e1ae453e01b1b11f"},
+    Golden{BlockFormat::mxfp4, DialectKind::compressed_tensors, Pattern::normal,
+           "8fcd687999f6ffe1c57717b7d2ebb0bf"},
+    Golden{BlockFormat::mxfp4, DialectKind::compressed_tensors, Pattern::outliers,
+           "ef2d930c69a789d9820d80ee8e8d01f4"},
+    Golden{BlockFormat::mxfp4, DialectKind::compressed_tensors, Pattern::monotonic,
+           "d68b876fa62578d656059320998bee7e"},
+    Golden{BlockFormat::mxfp4, DialectKind::compressed_tensors, Pattern::constant,
+           "c31bad13ee89e31273eb6b6629b74b33"},
+    Golden{BlockFormat::mxfp4, DialectKind::quark, Pattern::normal,
+           "8fcd687999f6ffe1c57717b7d2ebb0bf"},
+    Golden{BlockFormat::mxfp4, DialectKind::quark, Pattern::outliers,
+           "ef2d930c69a789d9820d80ee8e8d01f4"},
+    Golden{BlockFormat::mxfp4, DialectKind::quark, Pattern::monotonic,
+           "d68b876fa62578d656059320998bee7e"},
+    Golden{BlockFormat::mxfp4, DialectKind::quark, Pattern::constant,
+           "c31bad13ee89e31273eb6b6629b74b33"},
+    Golden{BlockFormat::nvfp4, DialectKind::compressed_tensors, Pattern::normal,
+           "b53655bc5000e67c5f59f3ca1fe56bb3"},
+    Golden{BlockFormat::nvfp4, DialectKind::compressed_tensors, Pattern::outliers,
+           "f514599b0582f543ae83343c74697aee"},
+    Golden{BlockFormat::nvfp4, DialectKind::compressed_tensors, Pattern::monotonic,
+           "6a6aa1faaecfd2da1edadbd7c74f03c6"},
+    Golden{BlockFormat::nvfp4, DialectKind::compressed_tensors, Pattern::constant,
            "45dd4139f7076654e1ae453e01b1b11f"},
 };
 

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
+#include "moxie/model.hpp"
 #include "small_checkpoint.hpp"
 
 namespace moxie {
@@ -84,6 +86,86 @@ TEST(SynthLayout, ModeloptHasItsOwnPrefixAndProjectionNames) {
   EXPECT_EQ(at(quantization, "quant_method").as_string(), "modelopt");
   EXPECT_EQ(at(quantization, "quant_algo").as_string(), "NVFP4");
   EXPECT_EQ(at(at(checkpoint.quant_config(), "quantization"), "quant_algo").as_string(), "NVFP4");
+}
+
+TEST(SynthLayout, CompressedTensorsHasPackedWeightsAndGlobalsOfOneElement) {
+  const TempFolder folder;
+  const auto nvfp4 = synthesised(
+      folder, small_options(BlockFormat::nvfp4, DialectKind::compressed_tensors), "nvfp4");
+  const std::string prefix = "model.layers.1.mlp.experts.2.";
+  expect_tensor(nvfp4, prefix + "gate_proj.weight_packed", DType::u8, {96, 32});
+  expect_tensor(nvfp4, prefix + "up_proj.weight_scale", DType::f8_e4m3, {96, 4});
+  expect_tensor(nvfp4, prefix + "down_proj.weight_global_scale", DType::f32, {1});
+  expect_tensor(nvfp4, prefix + "down_proj.input_global_scale", DType::f32, {1});
+  EXPECT_EQ(nvfp4.tensors().size(), 2U * (2 + 3 * 3 * 4));
+  const auto mxfp4 = synthesised(
+      folder, small_options(BlockFormat::mxfp4, DialectKind::compressed_tensors), "mxfp4");
+  expect_tensor(mxfp4, prefix + "gate_proj.weight_packed", DType::u8, {96, 32});
+  expect_tensor(mxfp4, prefix + "down_proj.weight_scale", DType::u8, {64, 3});
+  EXPECT_EQ(mxfp4.tensors().size(), 2U * (2 + 3 * 3 * 2));
+  for (const Checkpoint* checkpoint : {&nvfp4, &mxfp4}) {
+    EXPECT_TRUE(checkpoint->quant_config().is_null());
+    const std::string format = checkpoint == &nvfp4 ? "nvfp4" : "mxfp4";
+    const Json& quantization = at(checkpoint->config(), "quantization_config");
+    EXPECT_EQ(at(quantization, "quant_method").as_string(), "compressed-tensors");
+    EXPECT_EQ(at(quantization, "format").as_string(), format + "-pack-quantized");
+    const Json& group = at(at(quantization, "config_groups"), "group_0");
+    EXPECT_EQ(at(group, "format").as_string(), format + "-pack-quantized");
+    EXPECT_EQ(at(at(group, "weights"), "group_size").as_unsigned(), format == "nvfp4" ? 16U : 32U);
+    EXPECT_EQ(at(group, "input_activations").is_null(), format == "mxfp4");
+  }
+}
+
+TEST(SynthLayout, QuarkHasModeloptsNamesAndScaleBytes) {
+  const TempFolder folder;
+  const auto checkpoint =
+      synthesised(folder, small_options(BlockFormat::mxfp4, DialectKind::quark));
+  const std::string prefix = "model.layers.1.mlp.experts.2.";
+  expect_tensor(checkpoint, prefix + "gate_proj.weight", DType::u8, {96, 32});
+  expect_tensor(checkpoint, prefix + "down_proj.weight_scale", DType::u8, {64, 3});
+  EXPECT_EQ(checkpoint.tensors().size(), 2U * (2 + 3 * 3 * 2));
+  EXPECT_TRUE(checkpoint.quant_config().is_null());
+  const Json& quantization = at(checkpoint.config(), "quantization_config");
+  EXPECT_EQ(at(quantization, "quant_method").as_string(), "quark");
+  const Json& weight = at(at(quantization, "global_quant_config"), "weight");
+  EXPECT_EQ(at(weight, "dtype").as_string(), "fp4");
+  EXPECT_EQ(at(weight, "group_size").as_unsigned(), 32U);
+}
+
+// The reader agrees with the config of every dialect that is written.
+TEST(SynthLayout, EveryDialectIsReadBackWithoutAFinding) {
+  const TempFolder folder;
+  for (const auto& [dialect, format, name] :
+       {std::tuple{DialectKind::deepseek, BlockFormat::mxfp4, "deepseek-v4"},
+        {DialectKind::deepseek, BlockFormat::nvfp4, "deepseek-v4-nvfp4"},
+        {DialectKind::modelopt, BlockFormat::nvfp4, "modelopt"},
+        {DialectKind::compressed_tensors, BlockFormat::nvfp4, "compressed-tensors"},
+        {DialectKind::compressed_tensors, BlockFormat::mxfp4, "compressed-tensors"},
+        {DialectKind::quark, BlockFormat::mxfp4, "quark"}}) {
+    const std::string place = std::string(name) + std::string(name_of(format));
+    const MoeModel model = read_model(synthesised(folder, small_options(format, dialect), place));
+    EXPECT_EQ(model.dialect, name);
+    EXPECT_EQ(model.format, format);
+    EXPECT_EQ(model.config.format, format) << place;
+    EXPECT_EQ(model.config.input_scales, format == BlockFormat::nvfp4) << place;
+    for (const Finding& finding : model.findings) ADD_FAILURE() << to_string(finding);
+    for (const int layer : {0, 1}) EXPECT_NO_THROW((void)model.require_layer(layer));
+  }
+}
+
+TEST(SynthLayout, AConfigOfAnInverseDialectIsWrittenInItsOwnDialectAndFormat) {
+  const TempFolder folder;
+  for (const auto format : {BlockFormat::mxfp4, BlockFormat::nvfp4}) {
+    const auto first = synthesised(folder, small_options(format, DialectKind::compressed_tensors),
+                                   name_of(format));
+    SynthOptions options;
+    options.config = first.config();
+    options.config.set("model_type", "deepseek_v3");
+    const auto report =
+        synthesise(folder.path() / ("again" + std::string(name_of(format))), options);
+    EXPECT_EQ(report.dialect, DialectKind::compressed_tensors);
+    EXPECT_EQ(report.format, format);
+  }
 }
 
 TEST(SynthLayout, RoutersHaveATableOnHashLayersAndABiasOnTheOthers) {

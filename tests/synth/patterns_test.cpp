@@ -116,6 +116,36 @@ TEST(SynthPatterns, GateAndUpShareTheirGlobalScalesAndNothingElseDoes) {
   }
 }
 
+// what is stored and what multiplies give each other back, so converting either way and back
+// changes no bit.
+TEST(SynthPatterns, R09_ReciprocalGlobalsRoundTripAndAreDistinct) {
+  const TempFolder folder;
+  for (const auto pattern : {Pattern::normal, Pattern::outliers, Pattern::constant}) {
+    auto options = small_options(BlockFormat::nvfp4, DialectKind::compressed_tensors, pattern);
+    options.experts = 64;
+    options.num_layers = 3;
+    const auto checkpoint = synthesised(folder, options, name_of(pattern));
+    for (const std::string leaf : {".weight_global_scale", ".input_global_scale"}) {
+      std::set<float> values;
+      for (const TensorInfo& tensor : checkpoint.tensors()) {
+        if (!tensor.name.ends_with(leaf)) continue;
+        const float stored = scalar_of(checkpoint, tensor.name);
+        const float multiplier = 1.0F / stored;
+        EXPECT_EQ(1.0F / multiplier, stored) << tensor.name;
+        EXPECT_EQ(1.0F / (1.0F / multiplier), multiplier) << tensor.name;
+        values.insert(multiplier);
+      }
+      EXPECT_EQ(values.size(), pattern == Pattern::constant ? 1U : 3U * 64 * 2) << leaf;
+      const float least = pattern == Pattern::constant ? 1.0F
+                          : leaf.starts_with(".input") ? 0x1p-8F
+                          : pattern == Pattern::normal ? 0x1p-15F
+                                                       : 0x1p-9F;
+      EXPECT_GE(*values.begin(), least);
+      EXPECT_LT(*values.rbegin(), 1.25F * least);
+    }
+  }
+}
+
 // Codes and scales of the normal pattern, dequantised.
 struct Moments {
   double mean = 0;

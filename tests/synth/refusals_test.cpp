@@ -74,6 +74,14 @@ TEST(SynthRefusals, ModeloptHasNoMxfp4) {
   EXPECT_EQ(finding.got, "modelopt with mxfp4");
 }
 
+TEST(SynthRefusals, QuarkHasNoNvfp4) {
+  const Finding finding =
+      refusal_of(small_options(BlockFormat::nvfp4, DialectKind::quark), ErrorCode::unsupported);
+  EXPECT_EQ(finding.code, "MOXIE-P010");
+  EXPECT_EQ(finding.got, "quark with nvfp4");
+  EXPECT_EQ(finding.expected, "quark with mxfp4");
+}
+
 TEST(SynthRefusals, AConfigWithoutTheSizesIsRefusedByWhatItLacks) {
   const Finding finding = refusal_of(with([](auto& options) {
                                        options.config.erase("hidden_size");

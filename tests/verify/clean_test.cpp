@@ -74,12 +74,17 @@ INSTANTIATE_TEST_SUITE_P(Sets, VerifyClean,
                                   std::string(name_of(std::get<1>(param.param)));
                          });
 
-TEST(Verify, PassesSetsOfOtherDialectsAndModelsWithoutGate) {
-  for (const bool gated : {true, false}) {
-    for (const FileLayout layout : {FileLayout::logical, FileLayout::kernel}) {
-      test::TinyOptions options{
-          .dialect = test::TinyDialect::modelopt, .layers = 1, .gated = gated};
-      expect_clean(PackedFolder(options, {.tp = 3}, layout).verify());
+TEST(Verify, PassesSetsOfEveryDialectAndModelsWithoutGate) {
+  for (const test::TinyDialect dialect : test::kTinyDialects) {
+    for (const bool gated : {true, false}) {
+      if (!gated && test::is_deepseek(dialect)) continue;
+      for (const FileLayout layout : {FileLayout::logical, FileLayout::kernel}) {
+        test::TinyOptions options{.dialect = dialect, .layers = 1, .gated = gated};
+        const PackedFolder set(options, {.tp = 3}, layout);
+        const VerifyReport report = set.verify();
+        expect_clean(report);
+        EXPECT_EQ(report.tensors, 3 * set.plan().layout.segments.size());
+      }
     }
   }
 }

@@ -59,6 +59,39 @@ TEST(LayerReference, PackedRanksGiveTheNumbersOfTheCheckpoint) {
   }
 }
 
+// the same weights in the direct and in the inverse dialect are the same layer, from the
+// checkpoint and from packed ranks.
+TEST(LayerReference, R09_ReciprocalGlobalsGiveTheNumbersOfTheDirectOnes) {
+  const auto options = [](test::TinyDialect dialect) {
+    // Powers of two, so that either convention is exact.
+    return test::TinyOptions{
+        .dialect = dialect,
+        .layers = 1,
+        .edits = {[](test::TinyTensor& tensor) {
+          const bool global = tensor.name.ends_with("weight_scale_2");
+          if (!global && !tensor.name.ends_with("weight_global_scale")) return true;
+          const float value = (tensor.name.find("up_proj") != std::string::npos     ? 0x1p-9F
+                               : tensor.name.find("gate_proj") != std::string::npos ? 0x1p-7F
+                                                                                    : 0x1p-12F);
+          const float stored = global ? value : 1.0F / value;
+          std::memcpy(tensor.bytes.data(), &stored, sizeof stored);
+          return true;
+        }}};
+  };
+  const TinyModel direct(options(test::TinyDialect::modelopt));
+  const TinyModel inverse(options(test::TinyDialect::compressed_nvfp4));
+  const ShardPlan plan = plan_of(*direct, 2);
+  const Probe probe = probe_of(plan);
+  const LayerSpec spec{.top_k = probe.top_k, .activation = Activation::silu};
+  const auto expected = make_reference(*direct, 0, plan, spec, probe);
+  const auto stored = make_reference(*inverse, 0, plan, spec, probe);
+  const auto packed = make_reference(plan, pack_all(*inverse, plan), spec, probe);
+  EXPECT_GT(*std::ranges::max_element(expected.magnitude), 0);
+  EXPECT_EQ(stored.y, expected.y);
+  EXPECT_EQ(stored.bound, expected.bound);
+  EXPECT_EQ(packed.y, expected.y);
+}
+
 TEST(LayerReference, GroupsOfActivationsBeginWhereTheRanksPartsDo) {
   const TinyModel model(moderate(BlockFormat::mxfp4));
   ShardPlan plan = plan_of(*model, 2, 3);

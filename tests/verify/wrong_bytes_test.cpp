@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -144,6 +145,31 @@ TEST(VerifyScalar, ValueInTheSlotOfAnAbsentScalarIsFound) {
   const Finding finding = finding_of(report, "MOXIE-V002");
   EXPECT_EQ(finding.where.expert, 1U);
   EXPECT_EQ(finding.where.tensor, "down_act_dequant_mul");
+}
+
+// R-09, pit10: a blob with the stored value, or a logical file with the multiplier, is off by the
+// square of the global.
+TEST(VerifyScalar, R09_AScalarOfTheOtherConventionIsFoundInBothLayouts) {
+  for (const FileLayout layout : {FileLayout::logical, FileLayout::kernel}) {
+    const PackedFolder set({.dialect = test::TinyDialect::compressed_nvfp4, .layers = 1}, {.tp = 2},
+                           layout);
+    ASSERT_TRUE(set.verify().passed);
+    for (const Segment segment : {Segment::gate_dequant_mul, Segment::down_act_dequant_mul}) {
+      const std::uint64_t place = set.place_of(1, 1, segment);
+      const PlantedFault fault(set, 1, Checksum::agrees, [&](std::string& bytes) {
+        float value = 0;
+        std::memcpy(&value, bytes.data() + place, sizeof value);
+        value = 1.0F / value;
+        std::memcpy(bytes.data() + place, &value, sizeof value);
+      });
+      const VerifyReport report = set.verify();
+      EXPECT_FALSE(report.passed);
+      const Finding finding = finding_of(report, "MOXIE-V002");
+      EXPECT_EQ(finding.where.expert, 1U);
+      EXPECT_EQ(finding.where.tensor,
+                test::source_of_segment(set.model().layer().experts[1], segment)->name);
+    }
+  }
 }
 
 // The data section of a small file, byte by byte, without the help of checksums.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors decide by their names and types; the first dialect that fits wins.
+// Tensors decide by their names and types; the first dialect that fits wins. A declared method
+// decides only where they do not.
 #include "model/dialects/choice.hpp"
 
 #include <algorithm>
@@ -12,7 +13,9 @@ namespace moxie {
 
 namespace {
 
-constexpr std::array<const Dialect*, 3> kDialects = {&kDeepseekV4, &kDeepseekV4Nvfp4, &kModelopt};
+constexpr std::array kDialects = {
+    &kDeepseekV4, &kDeepseekV4Nvfp4, &kModelopt, &kCompressedTensorsNvfp4, &kCompressedTensorsMxfp4,
+    &kQuark};
 
 // True when a projection of the group has this part, in a type that `fits` accepts.
 template <class Fits>
@@ -25,37 +28,75 @@ bool has_part(const ExpertGroup& group, const DialectNames& names, std::string_v
 }
 
 bool holds_fp4(const ExpertGroup& group, const Dialect& dialect, const DialectNames& names) {
+  const auto any_type = [](DType /*dtype*/) { return true; };
   return has_part(group, names, names.codes, is_code_type) &&
          has_part(group, names, names.block_scales,
-                  [&](DType dtype) { return is_scale_type(dialect.format, dtype); });
+                  [&](DType dtype) { return is_scale_type(dialect.format, dtype); }) &&
+         (names.foreign.empty() || !has_part(group, names, names.foreign, any_type));
 }
 
 bool holds_weights(const ExpertGroup& group, const DialectNames& names) {
   return has_part(group, names, names.codes, [](DType /*dtype*/) { return true; });
 }
 
-}  // namespace
-
-DialectChoice choose_dialect(std::string_view prefix, const ExpertGroup& group,
-                             std::optional<BlockFormat> declared) {
-  for (const bool by_type : {true, false}) {
+// Calls `choose` with the dialects that the declaration leaves, the one of its method first, until
+// it gives a choice.
+template <class Choose>
+DialectChoice first_declared(std::string_view prefix, DeclaredDialect declared,
+                             const Choose& choose) {
+  for (const bool by_method : {true, false}) {
     for (const Dialect* dialect : kDialects) {
-      if (!dialect->lives_under(prefix) || (!by_type && dialect->format != declared)) continue;
-      for (const DialectNames& names : dialect->namings) {
-        if (by_type ? holds_fp4(group, *dialect, names) : holds_weights(group, names))
-          return {dialect, &names};
-      }
+      if (dialect->format != declared.format || !dialect->lives_under(prefix)) continue;
+      const std::string_view method = dialect->method;
+      if (by_method != !method.empty()) continue;
+      if (by_method && !declared.quantization.starts_with(method)) continue;
+      if (const DialectChoice choice = choose(*dialect); choice.dialect != nullptr) return choice;
     }
   }
   return {};
 }
 
-DialectChoice assume_dialect(std::string_view prefix, std::optional<BlockFormat> format) {
+}  // namespace
+
+DialectChoice choose_dialect(std::string_view prefix, const ExpertGroup& group,
+                             DeclaredDialect declared) {
   for (const Dialect* dialect : kDialects) {
-    if (dialect->format == format && dialect->lives_under(prefix))
-      return {dialect, dialect->namings.data()};
+    if (!dialect->lives_under(prefix)) continue;
+    for (const DialectNames& names : dialect->namings) {
+      if (holds_fp4(group, *dialect, names)) return {dialect, &names};
+    }
   }
-  return {};
+  return first_declared(prefix, declared, [&](const Dialect& dialect) -> DialectChoice {
+    for (const DialectNames& names : dialect.namings) {
+      if (holds_weights(group, names)) return {&dialect, &names};
+    }
+    return {};
+  });
+}
+
+DialectChoice assume_dialect(std::string_view prefix, DeclaredDialect declared) {
+  return first_declared(prefix, declared, [](const Dialect& dialect) -> DialectChoice {
+    return {&dialect, dialect.namings.data()};
+  });
+}
+
+bool may_declare(std::string_view quantization, std::string_view dialect_name) {
+  const auto named = [&](const Dialect* dialect) { return dialect->name == dialect_name; };
+  const auto declared = [&](const Dialect* dialect) {
+    return !dialect->method.empty() && quantization.starts_with(dialect->method);
+  };
+  const bool of_a_method = std::ranges::any_of(kDialects, declared);
+  const auto dialect = std::ranges::find_if(kDialects, named);
+  if (quantization.empty() || dialect == kDialects.end()) return true;
+  return (*dialect)->method.empty() ? !of_a_method : declared(*dialect);
+}
+
+std::vector<std::string_view> dialect_names() {
+  std::vector<std::string_view> names;
+  for (const Dialect* dialect : kDialects) {
+    if (std::ranges::find(names, dialect->name) == names.end()) names.push_back(dialect->name);
+  }
+  return names;
 }
 
 }  // namespace moxie

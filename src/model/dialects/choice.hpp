@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "model/dialects/dialect.hpp"
 #include "model/expert_names.hpp"
@@ -16,12 +17,24 @@ struct DialectChoice {
   const DialectNames* names = nullptr;
 };
 
+// What a config declares, for what the tensors leave open.
+struct DeclaredDialect {
+  std::optional<BlockFormat> format;
+  std::string_view quantization;  // begins with the method
+};
+
 // The dialect whose codes and block scales the group holds, by name and type; failing that, the one
 // of the declared format whose weights it names, so that what is wrong with them can be said.
 DialectChoice choose_dialect(std::string_view prefix, const ExpertGroup& group,
-                             std::optional<BlockFormat> declared);
+                             DeclaredDialect declared);
 
 // The naming to expect for a layer of which nothing is on disk.
-DialectChoice assume_dialect(std::string_view prefix, std::optional<BlockFormat> format);
+DialectChoice assume_dialect(std::string_view prefix, DeclaredDialect declared);
+
+// Whether a config that declares this may come with tensors of the dialect of this name.
+bool may_declare(std::string_view quantization, std::string_view dialect_name);
+
+// Names of all dialects, in the order in which they are tried.
+std::vector<std::string_view> dialect_names();
 
 }  // namespace moxie

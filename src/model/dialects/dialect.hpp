@@ -16,14 +16,18 @@ struct DialectNames {
   std::array<std::string_view, 3> projections;  // gate, up, down
   std::string_view codes;
   std::string_view block_scales;
-  std::string_view dequant_mul{};      // f32 scalar that multiplies
-  std::string_view act_dequant_mul{};  // f32 scalar that multiplies
+  std::string_view dequant_mul{};      // f32 scalar
+  std::string_view act_dequant_mul{};  // f32 scalar
+  bool reciprocal = false;             // one over the scalars multiplies, not they
+  std::string_view foreign{};          // a part that tells another dialect
 };
 
 // A dialect owns a group of expert tensors when it lives under the group's prefix and the group has
-// block scales under one of its namings.
+// codes and block scales under one of its namings.
 struct Dialect {
   std::string_view name;
+  // `quant_method` that declares this dialect; empty: its config declares another one too.
+  std::string_view method{};
   BlockFormat format;
   std::span<const DialectNames> namings;
   std::string_view default_prefix;  // with "{}" for the layer number
@@ -33,5 +37,8 @@ struct Dialect {
 extern const Dialect kDeepseekV4;
 extern const Dialect kDeepseekV4Nvfp4;
 extern const Dialect kModelopt;
+extern const Dialect kCompressedTensorsNvfp4;
+extern const Dialect kCompressedTensorsMxfp4;
+extern const Dialect kQuark;
 
 }  // namespace moxie

@@ -36,8 +36,8 @@ TEST(DeepseekV4Nvfp4, EveryProjectionHasItsOwnGlobals) {  // pit11: gate and up 
   for (const LayerExperts& layer : model.layers) {
     for (const ExpertTensors& expert : layer.experts) {
       for (const ProjectionKind kind : projections_of(model.config)) {
-        scalars.insert(read_scalar(model.checkpoint, *expert[kind].dequant_mul));
-        scalars.insert(read_scalar(model.checkpoint, *expert[kind].act_dequant_mul));
+        scalars.insert(read_scalar(model.checkpoint, expert[kind].dequant_mul));
+        scalars.insert(read_scalar(model.checkpoint, expert[kind].act_dequant_mul));
       }
     }
   }
@@ -97,11 +97,12 @@ TEST(DeepseekV4Nvfp4, AMissingInputScaleIsAbsentAndNoProblem) {
   options.edits = {test::leave_out("layers.0.ffn.experts.2.w2.input_scale")};
   const MoeModel model = read_model(tiny_checkpoint(folder, options));
   const LayerExperts& layer = model.require_layer(0);
-  EXPECT_EQ(layer.experts[2].down.act_dequant_mul, nullptr);
-  ASSERT_NE(layer.experts[2].down.dequant_mul, nullptr);
-  ASSERT_NE(layer.experts[2].up.act_dequant_mul, nullptr);
-  ASSERT_NE(layer.experts[3].down.act_dequant_mul, nullptr);
-  EXPECT_EQ(layer.experts[3].down.act_dequant_mul->name, "layers.0.ffn.experts.3.w2.input_scale");
+  EXPECT_FALSE(layer.experts[2].down.act_dequant_mul.present());
+  ASSERT_TRUE(layer.experts[2].down.dequant_mul.present());
+  ASSERT_TRUE(layer.experts[2].up.act_dequant_mul.present());
+  ASSERT_TRUE(layer.experts[3].down.act_dequant_mul.present());
+  EXPECT_EQ(layer.experts[3].down.act_dequant_mul.tensor->name,
+            "layers.0.ffn.experts.3.w2.input_scale");
 }
 
 TEST(DeepseekV4Nvfp4, ScalarsOfAnotherTypeOrLengthAreRefused) {
@@ -150,8 +151,8 @@ TEST(ReadScalar, RefusesWhatIsNoPositiveFiniteNumber) {
     TinyOptions options = nvfp4();
     options.edits = {test::set_scalar(name, value)};
     const MoeModel model = read_model(tiny_checkpoint(folder, options));
-    const TensorInfo* scalar = model.require_layer(0).experts[1].up.dequant_mul;
-    const Error error = refusal_of([&] { (void)read_scalar(model.checkpoint, *scalar); });
+    const ScalarRef scalar = model.require_layer(0).experts[1].up.dequant_mul;
+    const Error error = refusal_of([&] { (void)read_scalar(model.checkpoint, scalar); });
     EXPECT_EQ(error.code(), ErrorCode::input);
     EXPECT_EQ(error.findings()[0].code, "MOXIE-M007");
     EXPECT_EQ(error.findings()[0].where.tensor, name);
@@ -161,7 +162,7 @@ TEST(ReadScalar, RefusesWhatIsNoPositiveFiniteNumber) {
     TinyOptions options = nvfp4();
     options.edits = {test::set_scalar(name, value)};
     const MoeModel model = read_model(tiny_checkpoint(folder, options));
-    EXPECT_EQ(read_scalar(model.checkpoint, *model.layers[0].experts[1].up.dequant_mul), value);
+    EXPECT_EQ(read_scalar(model.checkpoint, model.layers[0].experts[1].up.dequant_mul), value);
   }
 }
 

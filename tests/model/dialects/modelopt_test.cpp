@@ -76,8 +76,8 @@ TEST(Modelopt, GlobalsAreMultipliersAsStored) {
                                       test::set_scalar(stem + "input_scale", 1.0F / 256.0F)}};
   const MoeModel model = read_model(tiny_checkpoint(folder, options));
   const Projection& up = model.require_layer(0).experts[0].up;
-  EXPECT_EQ(read_scalar(model.checkpoint, *up.dequant_mul), 1.0F / 2688.0F);
-  EXPECT_EQ(read_scalar(model.checkpoint, *up.act_dequant_mul), 1.0F / 256.0F);
+  EXPECT_EQ(read_scalar(model.checkpoint, up.dequant_mul), 1.0F / 2688.0F);
+  EXPECT_EQ(read_scalar(model.checkpoint, up.act_dequant_mul), 1.0F / 256.0F);
 }
 
 // pit10: a reciprocal global under its own name is not taken for a multiplier.

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole folders of every dialect and format through the verbs, from synth to a checked run.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "cli/command.hpp"
+
+namespace moxie {
+namespace {
+
+using test::expect_document;
+using test::expect_refusal;
+using test::expect_success;
+using test::has;
+using test::Words;
+
+struct Written {
+  const char* dialect;  // as synth and, but for DeepSeek's, inspect call it
+  const char* format;
+  const char* read_as;
+};
+
+constexpr Written kWritten[] = {
+    {"deepseek", "mxfp4", "deepseek-v4"},
+    {"deepseek", "nvfp4", "deepseek-v4-nvfp4"},
+    {"modelopt", "nvfp4", "modelopt"},
+    {"compressed-tensors", "mxfp4", "compressed-tensors"},
+    {"compressed-tensors", "nvfp4", "compressed-tensors"},
+    {"quark", "mxfp4", "quark"},
+};
+
+class DialectFolders : public testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+
+  void synth(const std::string& name, const char* dialect, const char* format) const {
+    expect_success({"synth", path(name), "--model", "tiny", "--hidden", "64", "--inter", "96",
+                    "--experts", "4", "--num-layers", "2", "--seed", "3", "--format", format,
+                    "--dialect", dialect, "-q"});
+  }
+
+  // The result file of a checked run: inputs, output, reference and bound.
+  std::string result_of(const std::string& name, const Words& options = {}) const {
+    const Json document =
+        expect_document(Words{"run", path(name), "--check", "--output", path("result")} + options);
+    EXPECT_TRUE(document.find("check")->find("passed")->as_bool());
+    return test::read_bytes(path("result"));
+  }
+
+  test::TempFolder folder_;
+};
+
+class Dialects : public DialectFolders, public testing::WithParamInterface<Written> {};
+
+TEST_P(Dialects, AreInspectedPlannedPackedVerifiedAndRunInBothLayouts) {
+  const Written& written = GetParam();
+  synth("model", written.dialect, written.format);
+  const Json inspected = expect_document({"inspect", path("model")});
+  EXPECT_EQ(inspected.find("dialect")->as_string(), written.read_as);
+  EXPECT_EQ(inspected.find("format")->as_string(), written.format);
+  EXPECT_TRUE(inspected.find("findings")->elements().empty()) << inspected.find("findings")->dump();
+  EXPECT_TRUE(
+      expect_document({"plan", path("model"), "--tp", "3"}).find("findings")->elements().empty());
+  const std::string result = result_of("model", {"--tp", "3"});
+  for (const char* layout : {"logical", "kernel"}) {
+    const std::string packed = path(layout);
+    expect_success({"pack", path("model"), "--out", packed, "--tp", "3", "--layout", layout, "-q"});
+    expect_success({"verify", packed, "--against", path("model"), "-q"});
+    EXPECT_TRUE(result_of(layout) == result) << layout;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Dialects, testing::ValuesIn(kWritten), [](const auto& test) {
+  const std::string dialect = test.param.dialect;
+  return dialect.substr(0, dialect.find('-')) + "_" + test.param.format;
+});
+
+// The same codes, scales and routing under three conventions of MXFP4: one result.
+TEST_F(DialectFolders, OfOneModelGiveOneResult) {
+  std::string first;
+  for (const char* dialect : {"deepseek", "compressed-tensors", "quark"}) {
+    synth(dialect, dialect, "mxfp4");
+    const std::string result = result_of(dialect, {"--routing", "model"});
+    if (first.empty()) first = result;
+    EXPECT_TRUE(result == first) << dialect;
+  }
+}
+
+// a set of one convention is no set of the other, though its codes are the same.
+TEST_F(DialectFolders, R09_ASetOfTheInverseDialectIsNotOneOfTheDirect) {
+  synth("inverse", "compressed-tensors", "nvfp4");
+  synth("direct", "modelopt", "nvfp4");
+  expect_success({"pack", path("inverse"), "--out", path("packed"), "--tp", "2", "-q"});
+  EXPECT_EQ(test::moxie_says({"verify", path("packed"), "--against", path("direct")}).exit_code, 1);
+}
+
+TEST_F(DialectFolders, AFormatThatTheDialectLacksIsRefused) {
+  const std::string line = expect_refusal(
+      4, "MOXIE-P010",
+      {"synth", path("out"), "--model", "tiny", "--format", "nvfp4", "--dialect", "quark"});
+  EXPECT_TRUE(has(line, "--format mxfp4")) << line;
+}
+
+}  // namespace
+}  // namespace moxie
