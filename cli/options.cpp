@@ -264,7 +264,15 @@ void add_bench_options(CLI::App* verb, BenchArgs& args) {
                    "records of an earlier run (--json) to compare with");
   verb->add_option("--fail-over", args.fail_over_pct,
                    "percent slower than the baseline that is a failure (default 5)")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(CLI::Range(0.0, 1e6))
+      // A range lets through what compares with nothing.
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            return text.find_first_not_of("0123456789.eE+") == std::string::npos
+                       ? std::string()
+                       : "\"" + text + "\" is no percentage";
+          },
+          "PCT"));
 }
 
 }  // namespace moxie::cli

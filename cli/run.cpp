@@ -103,14 +103,13 @@ void check_output_place(const fs::path& path, const RunSubject& subject) {
     refuse_output(path, "--output is there and is no file");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::is_directory(folder, failed)) refuse_output(path, "--output is in no folder");
+  if (subject.owns(path)) refuse_output(path, "--output would be a part of the model itself");
   if (!fs::exists(status)) {
     // The only sure way to know that a file can be made is to make one.
     const bool made = std::ofstream(path).is_open();
     fs::remove(path, failed);
     if (!made) refuse_output(path, "--output can not be written");
   }
-  if (fs::is_regular_file(status) && subject.owns(path))
-    refuse_output(path, "--output is a file of the model itself");
 }
 
 // The last plan's results.

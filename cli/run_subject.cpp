@@ -134,17 +134,17 @@ const ModelConfig& RunSubject::config() const {
 bool RunSubject::owns(const std::filesystem::path& file) const {
   namespace fs = std::filesystem;
   std::error_code failed;
-  if (folder_) {
-    const fs::path inside = fs::weakly_canonical(file, failed)
-                                .lexically_relative(fs::weakly_canonical(folder_->path, failed));
+  const fs::path asked = fs::weakly_canonical(file, failed);
+  if (fs::is_directory(path_, failed)) {
+    const fs::path inside = asked.lexically_relative(fs::weakly_canonical(path_, failed));
     return !inside.empty() && *inside.begin() != "..";
   }
+  // One file, and what is read beside it.
   const Checkpoint& checkpoint = opened_->model.checkpoint;
-  std::vector<fs::path> files = {checkpoint.config_path(), checkpoint.quant_config_path()};
-  for (const CheckpointFile& shard : checkpoint.files()) files.push_back(shard.path);
-  if (fs::is_directory(path_, failed)) files.push_back(path_ / "model.safetensors.index.json");
+  std::vector<fs::path> files = {path_, checkpoint.config_path(), checkpoint.quant_config_path(),
+                                 path_.parent_path() / "model.safetensors.index.json"};
   return std::ranges::any_of(files, [&](const fs::path& own) {
-    return !own.empty() && fs::equivalent(own, file, failed);
+    return !own.empty() && fs::weakly_canonical(own, failed) == asked;
   });
 }
 

@@ -28,7 +28,7 @@ class RunSubject {
   // Warnings and notes of opening and planning.
   [[nodiscard]] const std::vector<Finding>& findings() const { return findings_; }
 
-  // True for a file that the subject is made of.
+  // True for a place in the subject's folder, or for a file that it is made of.
   [[nodiscard]] bool owns(const std::filesystem::path& file) const;
 
   // The experts of every rank of a plan.

@@ -36,13 +36,15 @@ const ExpertsKernel& kernel_of(const ShardPlan& plan) {
                                        .hint = "plan for a target that moxie devices lists"});
 }
 
+void check_top_k(const LayerSpec& spec) {
+  if (spec.top_k > 0) return;
+  throw Error(
+      ErrorCode::usage,
+      {.code = "MOXIE-R007", .message = "top_k is not set", .expected = "at least 1", .got = "0"});
+}
+
 void check_spec(const ShardPlan& plan, const LayerSpec& spec, const ExpertsKernel& kernel) {
-  if (spec.top_k == 0) {
-    throw Error(ErrorCode::usage, {.code = "MOXIE-R007",
-                                   .message = "top_k is not set",
-                                   .expected = "at least 1",
-                                   .got = "0"});
-  }
+  check_top_k(spec);
   const auto refuse = [&](std::string message, std::string expected, std::string hint = {}) {
     throw Error(ErrorCode::unsupported,
                 {.code = "MOXIE-R001",
@@ -90,7 +92,8 @@ LayerSpec spec_of(const ModelConfig& config) {
 
 std::uint64_t workspace_size(const ShardPlan& plan, const LayerSpec& spec, std::uint64_t tokens) {
   const ExpertsKernel& kernel = kernel_of(plan);
-  if (spec.top_k == 0 || !fits(tokens, spec.top_k)) {
+  check_top_k(spec);
+  if (!fits(tokens, spec.top_k)) {
     throw Error(ErrorCode::usage,
                 {.code = "MOXIE-R008",
                  .message = "more slots than one call may have",

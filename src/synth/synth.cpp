@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/checked.hpp"
 #include "base/errors.hpp"
 #include "base/staged_file.hpp"
 #include "synth/names.hpp"
@@ -36,6 +37,23 @@ void require_free(const std::filesystem::path& out) {
                                  .hint = "choose another name, or remove it"});
 }
 
+// What does not fit is refused before the first byte.
+void require_space(const std::filesystem::path& out, std::uint64_t bytes) {
+  std::filesystem::path folder = std::filesystem::absolute(out);
+  std::error_code error;
+  while (!std::filesystem::exists(folder, error) && folder.has_relative_path())
+    folder = folder.parent_path();
+  const std::filesystem::space_info space = std::filesystem::space(folder, error);
+  // A file system without a size, such as /proc, says why itself.
+  if (error || space.capacity == 0 || bytes <= space.available) return;
+  throw Error(ErrorCode::environment, {.code = "MOXIE-E002",
+                                       .message = "not enough disk space for the checkpoint",
+                                       .where = {.file = out.string()},
+                                       .expected = std::to_string(bytes) + " bytes free",
+                                       .got = std::to_string(space.available),
+                                       .hint = "ask for fewer experts, layers or columns"});
+}
+
 // "model-00003-of-00043.safetensors"
 std::string shard_name(std::uint64_t layer, std::uint64_t layers) {
   const auto five_digits = [](std::uint64_t number) {
@@ -55,9 +73,16 @@ std::uint64_t data_bytes(const std::vector<Tensor>& tensors) {
 std::uint64_t total_bytes(const Recipe& recipe) {
   const std::uint64_t hashed = recipe.hash_layers;
   const std::uint64_t scored = recipe.layers - hashed;
+  constexpr std::uint64_t kTooMuch = ~std::uint64_t{0};
   std::uint64_t bytes = 0;
-  if (hashed > 0) bytes += hashed * data_bytes(synth::tensors_of_layer(recipe, 0, 0));
-  if (scored > 0) bytes += scored * data_bytes(synth::tensors_of_layer(recipe, hashed, 0));
+  const auto add = [&](std::uint64_t layers, std::uint64_t first) {
+    if (layers == 0) return;
+    const auto part =
+        checked_multiply(layers, data_bytes(synth::tensors_of_layer(recipe, first, 0)));
+    bytes = checked_add(bytes, part.value_or(kTooMuch)).value_or(kTooMuch);
+  };
+  add(hashed, 0);
+  add(scored, hashed);
   return bytes;
 }
 
@@ -102,6 +127,7 @@ SynthReport synthesise(const std::filesystem::path& out, const SynthOptions& opt
 
   SynthReport report{.format = recipe.format, .dialect = recipe.dialect};
   const std::uint64_t total = total_bytes(recipe);
+  require_space(out, total);
   report_progress(options.progress, 0, total);
 
   StagedFolder folder(folder_path);

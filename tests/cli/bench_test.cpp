@@ -356,6 +356,7 @@ TEST_F(Bench, RefusesBeforeTheFirstRecordAndLeavesNothingC01) {
       {{"--fail-over", "-1"}, "MOXIE-U001"},  {{"--routing", "even"}, "MOXIE-U001"},
       {{"--tp", "0"}, "MOXIE-P001"},          {{"--top-k", "9"}, "MOXIE-R007"},
       {{"--routing", "one:8"}, "MOXIE-U003"}, {{"--baseline", at("absent")}, "MOXIE-B002"},
+      {{"--fail-over", "nan"}, "MOXIE-U001"}, {{"--fail-over", "-1"}, "MOXIE-U001"},
       {{"--baseline", temp()}, "MOXIE-B002"}};
   const std::string small = file("small.json", kSmall);
   ::setenv("TMPDIR", temp().c_str(), 1);

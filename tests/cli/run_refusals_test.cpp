@@ -58,7 +58,12 @@ TEST_F(RunRefusals, KeepWhatIsNoPlaceForAResult) {
   const std::string packed = pack(model_, "packed", {});
   for (const std::string& place : {fifo.string(), at("link"), shard})
     expect_refusal(2, "MOXIE-U003", {"run", model_, "--tokens", "1", "--output", place});
-  expect_refusal(2, "MOXIE-U003", {"run", packed, "--output", packed + "/moxie-plan.json"});
+  for (const char* inside : {"/moxie-plan.json", "/new", "/rank-000/new.safetensors"})
+    expect_refusal(2, "MOXIE-U003", {"run", packed, "--output", packed + inside});
+  // A new file in a checkpoint's folder would be a shard of it the next time.
+  expect_refusal(2, "MOXIE-U003", {"run", model_, "--output", model_ + "/new.safetensors"});
+  expect_refusal(2, "MOXIE-U003",
+                 {"run", shard, "--output", model_ + "/model.safetensors.index.json"});
   EXPECT_TRUE(fs::is_fifo(fifo));
   EXPECT_TRUE(fs::is_symlink(at("link")));
   test::expect_success({"run", model_, "--tokens", "1", "-q"});

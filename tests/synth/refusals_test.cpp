@@ -67,6 +67,17 @@ TEST(SynthRefusals, SizesOutOfRangeNameTheAxis) {
   EXPECT_EQ(refused([](auto& options) { options.experts = ~0ULL; }).where.axis, "experts");
 }
 
+TEST(SynthRefusals, WhatNoDiskHoldsIsRefusedBeforeTheFirstByte) {
+  const Finding finding = refusal_of(with([](auto& options) {
+                                       options.hidden = 262'144;
+                                       options.inter = 262'144;
+                                       options.experts = 1024;
+                                     }),
+                                     ErrorCode::environment);
+  EXPECT_EQ(finding.code, "MOXIE-E002");
+  EXPECT_GT(finding.expected.size(), finding.got.size()) << "more digits are asked for";
+}
+
 TEST(SynthRefusals, ModeloptHasNoMxfp4) {
   const Finding finding =
       refusal_of(small_options(BlockFormat::mxfp4, DialectKind::modelopt), ErrorCode::unsupported);
