@@ -14,6 +14,7 @@
 
 #include "cli/bench_problem.hpp"
 #include "cli/bench_record.hpp"
+#include "cli/layer_call.hpp"
 #include "cli/references.hpp"
 #include "cli/run_subject.hpp"
 #include "moxie/report.hpp"
@@ -39,25 +40,9 @@ class TimedLayer {
 
   // Microseconds of one call.
   double call() {
-    const LayerIo io{.x = probe_.x_ref(),
-                     .topk_ids = probe_.topk_ids.data(),
-                     .topk_weights = probe_.topk_weights.data(),
-                     .y = {.data = y_.data(),
-                           .dtype = DType::bf16,
-                           .rows = probe_.tokens,
-                           .cols = probe_.hidden,
-                           .row_stride = probe_.hidden},
-                     .flags = &flags_,
-                     .trace = &trace_};
-    const Stopwatch watch;
-    const CallStatus status = layer_.forward(io, workspace_);
-    const double us = watch.seconds() * 1e6;
-    if (status != CallStatus::ok) {
-      throw Error(
-          ErrorCode::internal,
-          {.code = "MOXIE-U070", .message = "the layer answers " + std::string(name_of(status))});
-    }
-    return us;
+    LayerIo io = io_of(probe_, y_.data(), DType::bf16, &flags_);
+    io.trace = &trace_;
+    return call_layer(layer_, io, workspace_);
   }
   [[nodiscard]] const Trace& trace() const { return trace_; }
   // Whether the bf16 result is within half a unit in the last place of this one.

@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "cli/layer_call.hpp"
+
 namespace moxie::cli {
 
 namespace {
@@ -32,22 +34,9 @@ CheckedRun References::check(const MoeLayer& layer) {
     std::vector<float> taps(plan.ranks.size() * slots * plan.inter().kernel.value, kNan);
     std::vector<std::byte> workspace(layer.workspace_size(probe_.tokens), kPoison);
     std::uint32_t flags = 0;
-    const CallStatus status = layer.forward({.x = probe_.x_ref(),
-                                             .topk_ids = probe_.topk_ids.data(),
-                                             .topk_weights = probe_.topk_weights.data(),
-                                             .y = {.data = checked.y.data(),
-                                                   .dtype = DType::f32,
-                                                   .rows = probe_.tokens,
-                                                   .cols = probe_.hidden,
-                                                   .row_stride = probe_.hidden},
-                                             .flags = &flags,
-                                             .act_tap = taps.data()},
-                                            workspace);
-    if (status != CallStatus::ok) {
-      throw Error(
-          ErrorCode::internal,
-          {.code = "MOXIE-U070", .message = "the layer answers " + std::string(name_of(status))});
-    }
+    LayerIo io = io_of(probe_, checked.y.data(), DType::f32, &flags);
+    io.act_tap = taps.data();
+    call_layer(layer, io, workspace);
     act = joined_acts(plan, probe_, taps);
   }
   const Stopwatch watch;

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cli/layer_call.hpp"
 #include "cli/references.hpp"
 #include "cli/run_report.hpp"
 #include "cli/run_subject.hpp"
@@ -26,38 +27,17 @@ void stop_if_interrupted() {
     throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
 }
 
-// Calls the layer once and returns the microseconds.
-double call(const MoeLayer& layer, const LayerIo& io, std::span<std::byte> workspace) {
-  const Stopwatch watch;
-  const CallStatus status = layer.forward(io, workspace);
-  const double us = watch.seconds() * 1e6;
-  if (status != CallStatus::ok) {
-    throw Error(
-        ErrorCode::internal,
-        {.code = "MOXIE-U070", .message = "the layer answers " + std::string(name_of(status))});
-  }
-  return us;
-}
-
 // One warm-up, then the measured calls. y holds the last one's result.
 void measure(const MoeLayer& layer, const Probe& probe, std::uint64_t repeat, PlanRun& run,
              std::vector<float>& y, std::uint32_t& flags) {
   std::vector<std::byte> workspace(layer.workspace_size(probe.tokens));
   y.assign(probe.tokens * probe.hidden, std::numeric_limits<float>::quiet_NaN());
   Trace trace;
-  const LayerIo io{.x = probe.x_ref(),
-                   .topk_ids = probe.topk_ids.data(),
-                   .topk_weights = probe.topk_weights.data(),
-                   .y = {.data = y.data(),
-                         .dtype = DType::f32,
-                         .rows = probe.tokens,
-                         .cols = probe.hidden,
-                         .row_stride = probe.hidden},
-                   .flags = &flags,
-                   .trace = &trace};
-  call(layer, io, workspace);
+  LayerIo io = io_of(probe, y.data(), DType::f32, &flags);
+  io.trace = &trace;
+  call_layer(layer, io, workspace);
   for (std::uint64_t i = 0; i < repeat; ++i) {
-    run.samples_us.push_back(call(layer, io, workspace));
+    run.samples_us.push_back(call_layer(layer, io, workspace));
     run.traces.push_back(trace);
   }
 }
