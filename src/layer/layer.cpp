@@ -4,12 +4,13 @@
 #include "moxie/layer.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "base/align.hpp"
 #include "base/checked.hpp"
+#include "base/clock.hpp"
 #include "base/parallel.hpp"
 #include "formats/bf16.hpp"
 #include "kernels/registry/registry.hpp"
@@ -20,12 +21,6 @@ namespace moxie {
 namespace {
 
 constexpr std::uint64_t kAlign = 64;
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                        std::chrono::steady_clock::now().time_since_epoch())
-                                        .count());
-}
 
 const ExpertsKernel& kernel_of(const ShardPlan& plan) {
   const ExpertsKernel* kernel = find_experts_kernel(plan.kernel);
@@ -213,8 +208,7 @@ void MoeLayer::State::run_rank(const HeldRank& rank, const LayerIo& io, float* y
 void MoeLayer::State::run(const LayerIo& io, std::byte* workspace) const {
   const std::uint64_t tokens = io.x.rows;
   const std::uint64_t hidden = plan.hidden;
-  const auto address = reinterpret_cast<std::uintptr_t>(workspace);
-  std::byte* base = workspace + (round_up(address, kAlign) - address);
+  std::byte* base = align_up(workspace, kAlign);
   const bool dense = io.y.dtype == DType::f32 && io.y.row_stride == hidden;
   float* sum = dense ? static_cast<float*>(io.y.data) : reinterpret_cast<float*>(base);
   auto* partial = reinterpret_cast<float*>(base + partial_bytes(plan, tokens));

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 
+#include "base/clock.hpp"
 #include "base/parallel.hpp"
 #include "formats/act_quant.hpp"
 #include "kernels/cpu/portable/activation.hpp"
@@ -21,12 +21,6 @@ constexpr std::uint64_t kDownBlock = 32;  // rows of down in one work item
 constexpr std::uint64_t kMaxBlock = 128;  // rows of gate and up in one work item, at most
 // Below this many multiplications waking a thread costs more than it helps.
 constexpr std::uint64_t kParallelWork = 200'000;
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                        std::chrono::steady_clock::now().time_since_epoch())
-                                        .count());
-}
 
 // Rows of gate and up in one work item. A whole activation group, so that the item can requantise
 // what it computed.

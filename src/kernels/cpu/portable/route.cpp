@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/align.hpp"
 #include "base/checked.hpp"
 #include "base/parallel.hpp"
 #include "kernels/cpu/portable/route_logits.hpp"
@@ -44,9 +45,7 @@ class Routing {
         dot_row_(choose_dot_row(args.weight.dtype, args.x.dtype)),
         weight_stride_(args.weight.row_stride * bits_of(args.weight.dtype) / 8),
         x_stride_(args.x.row_stride * bits_of(args.x.dtype) / 8) {
-    const auto address = reinterpret_cast<std::uintptr_t>(args.workspace);
-    const std::uint64_t skip = (kRowAlignment - address % kRowAlignment) % kRowAlignment;
-    rows_ = reinterpret_cast<float*>(args.workspace + skip);
+    rows_ = reinterpret_cast<float*>(align_up(args.workspace, kRowAlignment));
   }
 
   void run() const {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/align.hpp"
 #include "base/checked.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/cpu/portable/slots.hpp"
@@ -56,8 +57,7 @@ struct Workspace {
 
 inline Workspace carve(const ExpertsArgs& args) {
   const WorkspaceLayout layout = workspace_layout(args.shape, args.tokens);
-  const auto address = reinterpret_cast<std::uintptr_t>(args.workspace);
-  std::byte* base = args.workspace + (round_up(address, kAlign) - address);
+  std::byte* base = align_up(args.workspace, kAlign);
   Workspace workspace;
   workspace.x = reinterpret_cast<float*>(base + layout.x);
   workspace.act = reinterpret_cast<float*>(base + layout.act);
