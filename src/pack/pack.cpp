@@ -100,31 +100,24 @@ class ExpertPacker {
   }
 
   void require_scalar(SegmentSource source, const ScalarRef& scalar) const {
-    const Place where{
-        .file = model_.checkpoint.path().string(), .layer = layer_.layer, .expert = expert_};
+    const Checkpoint& checkpoint = model_.checkpoint;
+    if (source.part == Part::dequant_mul) {
+      read_global(checkpoint, layer_, expert_, source.projection, scalar);
+      return;
+    }
     if (!scalar.present()) {
       throw Error(
           ErrorCode::input,
           {.code = "MOXIE-M006",
            .message = std::string(name_of(source.projection)) +
-                      (source.part == Part::dequant_mul
-                           ? " has no global scale"
-                           : " has no activation scale, which act_format " +
-                                 std::string(name_of(plan_.act_format)) + " consumes"),
-           .where = where,
+                      " has no activation scale, which act_format " +
+                      std::string(name_of(plan_.act_format)) + " consumes",
+           .where = {.file = checkpoint.path().string(), .layer = layer_.layer, .expert = expert_},
            .expected = "an f32 scalar",
            .got = "none",
-           .hint =
-               source.part == Part::dequant_mul ? "" : "use act_format bf16, which needs none"});
+           .hint = "use act_format bf16, which needs none"});
     }
-    try {
-      read_scalar(model_.checkpoint, scalar);
-    } catch (const Error& error) {
-      Finding finding = error.findings().front();
-      finding.where.layer = layer_.layer;
-      finding.where.expert = expert_;
-      throw Error(error.code(), std::move(finding));
-    }
+    read_scalar_of(checkpoint, layer_, expert_, scalar);
   }
 
   const MoeModel& model_;

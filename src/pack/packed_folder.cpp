@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packed files back into blobs, bit for bit what pack() makes of the source.
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -40,10 +39,7 @@ namespace {
 std::vector<int> layers_of(const PackedRank& rank) {
   std::vector<int> layers;
   for (const auto& [name, record] : rank.files) {
-    const std::size_t digits = std::min(name.find_first_of("0123456789"), name.size());
-    int layer = -1;
-    std::from_chars(name.data() + digits, name.data() + name.size(), layer);
-    if (layer >= 0 && layer_file_name(layer) == name) layers.push_back(layer);
+    if (const auto layer = layer_of_file(name)) layers.push_back(*layer);
   }
   std::ranges::sort(layers);
   return layers;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,8 @@ inline constexpr std::string_view kConfigFiles[] = {"config.json", "hf_quant_con
 std::string rank_folder_name(unsigned rank);
 // "model-00003.safetensors".
 std::string layer_file_name(int layer);
+// The layer number in "model-00003.safetensors".
+std::optional<int> layer_of_file(const std::string& name);
 // The one tensor of a layer in the kernel layout: "layers.3.experts".
 std::string blobs_tensor_name(int layer);
 

@@ -2,6 +2,8 @@
 // moxie-plan.json, rank-RRR/files.json and the headers of rank-RRR/*.safetensors.
 #include "pack/packed_set.hpp"
 
+#include <charconv>
+#include <system_error>
 #include <utility>
 
 #include "base/hash.hpp"
@@ -60,6 +62,15 @@ std::string rank_folder_name(unsigned rank) { return "rank-" + zero_padded(rank,
 
 std::string layer_file_name(int layer) {
   return "model-" + zero_padded(static_cast<std::uint64_t>(layer), 5) + ".safetensors";
+}
+
+std::optional<int> layer_of_file(const std::string& name) {
+  int layer = 0;
+  const auto digits = name.find_first_of("0123456789");
+  if (digits == std::string::npos) return std::nullopt;
+  const auto [end, error] = std::from_chars(name.data() + digits, name.data() + name.size(), layer);
+  if (error != std::errc() || name != layer_file_name(layer)) return std::nullopt;
+  return layer;
 }
 
 std::string blobs_tensor_name(int layer) { return "layers." + std::to_string(layer) + ".experts"; }

@@ -60,4 +60,30 @@ std::span<const std::byte> row_bytes(const Checkpoint& checkpoint, const RowsVie
       .subspan(view.offset + row * view.row_stride, view.row_bytes);
 }
 
+float read_global(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
+                  ProjectionKind projection, const ScalarRef& scalar) {
+  if (!scalar.present()) {
+    throw Error(
+        ErrorCode::input,
+        {.code = "MOXIE-M006",
+         .message = std::string(name_of(projection)) + " has no global scale",
+         .where = {.file = checkpoint.path().string(), .layer = layer.layer, .expert = expert},
+         .expected = "an f32 scalar",
+         .got = "none"});
+  }
+  return read_scalar_of(checkpoint, layer, expert, scalar);
+}
+
+float read_scalar_of(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
+                     const ScalarRef& scalar) {
+  try {
+    return read_scalar(checkpoint, scalar);
+  } catch (const Error& error) {
+    Finding finding = error.findings().front();
+    finding.where.layer = layer.layer;
+    finding.where.expert = expert;
+    throw Error(error.code(), std::move(finding));
+  }
+}
+
 }  // namespace moxie

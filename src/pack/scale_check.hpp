@@ -23,6 +23,14 @@ std::size_t first_bad_scale(BlockFormat format, std::span<const std::byte> scale
                                std::uint64_t expert, const TensorInfo& tensor, std::uint64_t row,
                                std::uint64_t group, std::byte got);
 
+// A projection's global multiplier. Throws Error(input) MOXIE-M006 when it has none, MOXIE-M007
+// when it is no usable number, naming layer and expert.
+float read_global(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
+                  ProjectionKind projection, const ScalarRef& scalar);
+// A stored scalar that must be a usable multiplier; what is wrong with it names layer and expert.
+float read_scalar_of(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
+                     const ScalarRef& scalar);
+
 // The bytes of row `row` of a view.
 std::span<const std::byte> row_bytes(const Checkpoint& checkpoint, const RowsView& view,
                                      std::uint64_t row);

@@ -53,23 +53,7 @@ const std::uint8_t* CheckpointExperts::first_byte(const RowsView& view) const {
 double CheckpointExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind,
                                       const ScalarRef& scalar) const {
   if (!block_spec(layer_.format).has_global) return 1;
-  if (!scalar.present()) {
-    throw Error(ErrorCode::input, {.code = "MOXIE-M006",
-                                   .message = std::string(name_of(kind)) + " has no global scale",
-                                   .where = {.file = model_.checkpoint.path().string(),
-                                             .layer = layer_.layer,
-                                             .expert = expert},
-                                   .expected = "an f32 scalar",
-                                   .got = "none"});
-  }
-  try {
-    return read_scalar(model_.checkpoint, scalar);
-  } catch (const Error& error) {
-    Finding finding = error.findings().front();
-    finding.where.layer = layer_.layer;
-    finding.where.expert = expert;
-    throw Error(error.code(), std::move(finding));
-  }
+  return read_global(model_.checkpoint, layer_, expert, kind, scalar);
 }
 
 JoinedExperts::JoinedExperts(const ShardPlan& plan, BlobOf blob_of)

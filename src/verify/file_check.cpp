@@ -3,7 +3,6 @@
 #include "verify/file_check.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <system_error>
 #include <utility>
 
@@ -14,15 +13,6 @@
 namespace moxie {
 
 namespace fs = std::filesystem;
-
-std::optional<int> layer_of_file(const std::string& name) {
-  int layer = 0;
-  const auto digits = name.find_first_of("0123456789");
-  if (digits == std::string::npos) return std::nullopt;
-  const auto [end, error] = std::from_chars(name.data() + digits, name.data() + name.size(), layer);
-  if (error != std::errc() || name != layer_file_name(layer)) return std::nullopt;
-  return layer;
-}
 
 std::set<std::string> names_in(const fs::path& folder) {
   std::set<std::string> names;

@@ -13,9 +13,6 @@
 
 namespace moxie {
 
-// The layer number in "model-00003.safetensors".
-std::optional<int> layer_of_file(const std::string& name);
-
 // Names of everything in a folder, hidden entries too.
 std::set<std::string> names_in(const std::filesystem::path& folder);
 
