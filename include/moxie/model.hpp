@@ -3,8 +3,10 @@
 // resolved.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +41,18 @@ struct ModelConfig {
   std::string quantization;   // the declared method, for messages: "fp8 + expert_dtype fp4",
                               // "modelopt NVFP4", …
   bool input_scales = false;  // the declared method stores an activation scale per projection
+  bool biases = false;        // experts have a bias per projection
+};
+
+// How the bytes of a stored row become canonical ones: packed pairs with the even element in the
+// low nibble, one byte per scale, f32 for biases.
+enum class RowPacking : std::uint8_t {
+  plain,         // as they are stored
+  bf16,          // bf16, canonically f32
+  mxfp4_codes,   // of GGUF's blocks: a scale and 16 bytes of codes for 32 elements
+  mxfp4_scales,  // of the same blocks
+  nvfp4_codes,   // of GGUF's super-blocks: 4 scales and 32 bytes of codes for 64 elements
+  nvfp4_scales   // of the same super-blocks
 };
 
 // Rows inside a stored tensor: row r starts at byte `offset + r * row_stride` of the tensor. Empty
@@ -47,18 +61,26 @@ struct RowsView {
   const TensorInfo* tensor = nullptr;
   std::uint64_t offset = 0;
   std::uint64_t rows = 0;
-  std::uint64_t row_bytes = 0;
+  std::uint64_t row_bytes = 0;  // canonical
   std::uint64_t row_stride = 0;
+  RowPacking packing = RowPacking::plain;
 
   [[nodiscard]] bool present() const { return tensor != nullptr; }
 };
 
-// A stored f32 scalar. Some dialects store the reciprocal of what multiplies.
+// Canonical bytes [first_byte, first_byte + out.size()) of a row.
+MOXIE_API void read_row(const Checkpoint& checkpoint, const RowsView& view, std::uint64_t row,
+                        std::uint64_t first_byte, std::span<std::byte> out);
+
+// A stored f32 scalar: element `index` of a tensor. Some dialects store the reciprocal of what
+// multiplies, some leave out what would be 1.
 struct ScalarRef {
   const TensorInfo* tensor = nullptr;
+  std::uint64_t index = 0;
   bool reciprocal = false;
+  bool one = false;  // nothing is stored and 1 is meant
 
-  [[nodiscard]] bool present() const { return tensor != nullptr; }
+  [[nodiscard]] bool present() const { return tensor != nullptr || one; }
   // What a stored value multiplies by, whatever that is: one fp32 rounding at most.
   [[nodiscard]] float multiplier(float stored) const { return reciprocal ? 1.0F / stored : stored; }
 };
@@ -69,6 +91,7 @@ struct Projection {
   RowsView block_scales;      // [n, k/group]
   ScalarRef dequant_mul;      // absent for MXFP4, which is not zero
   ScalarRef act_dequant_mul;  // for activations
+  RowsView bias;              // f32 [n], a row of one value each
 };
 
 // The router of a layer: logits = weight · x. Which of the others a layer has depends on the model.
@@ -98,8 +121,8 @@ struct ExpertTensors {
 // The projections that a model's experts have, in canonical order.
 MOXIE_API std::vector<ProjectionKind> projections_of(const ModelConfig& config);
 
-// Stored bytes of one expert: codes, scales, and for NVFP4 the f32 scalars of each projection: the
-// global, and the activation scale where the config declares one.
+// Stored bytes of one expert: codes, scales, bf16 biases where it has them, and for NVFP4 the f32
+// scalars of each projection: the global, and the activation scale where the config declares one.
 MOXIE_API std::uint64_t expert_bytes(const ModelConfig& config, BlockFormat format);
 
 // The routed experts of one layer. `layer` counts multi-token-prediction blocks after the last main
@@ -108,6 +131,7 @@ struct LayerExperts {
   int layer = 0;
   std::string prefix;        // "layers.3.ffn.experts"
   bool mtp = false;          // belongs to a multi-token-prediction block
+  bool stacked = false;      // one tensor holds a projection of all experts, or two
   std::string_view dialect;  // "deepseek-v4", "modelopt", … as docs/formats.md lists them
   BlockFormat format = BlockFormat::mxfp4;
   std::vector<ExpertTensors> experts;  // by global expert id
@@ -142,5 +166,8 @@ MOXIE_API MoeModel read_model(const Checkpoint& checkpoint);
 // The multiplier that a stored f32 scalar stands for. Error(input) MOXIE-M007 unless both are
 // finite and greater than zero, MOXIE-M006 when the checkpoint has none.
 MOXIE_API float read_scalar(const Checkpoint& checkpoint, const ScalarRef& scalar);
+
+// The stored f32 itself, whatever it is; 1 where 1 is meant. The scalar must be present.
+MOXIE_API float stored_scalar(const Checkpoint& checkpoint, const ScalarRef& scalar);
 
 }  // namespace moxie

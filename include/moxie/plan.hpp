@@ -91,7 +91,10 @@ enum class Segment : std::uint8_t {
   down_dequant_mul,
   gate_act_dequant_mul,
   up_act_dequant_mul,
-  down_act_dequant_mul
+  down_act_dequant_mul,
+  gate_bias,
+  up_bias,
+  down_bias  // real on the first rank of a tensor-parallel group alone, so that it is added once
 };
 MOXIE_API std::string_view name_of(Segment segment);
 
@@ -147,6 +150,7 @@ struct ShardPlan {
   std::uint64_t experts = 0;
   std::uint64_t layers = 0;  // main layers with experts
   bool gated = true;
+  bool biases = false;
   bool identity = true;  // no virtual padding on any axis
   std::vector<AxisPlan> axes;
   std::vector<RankPlan> ranks;

@@ -46,7 +46,7 @@ enum class BlockFormat : std::uint8_t {
 // "mxfp4" or "nvfp4".
 MOXIE_API std::string_view name_of(BlockFormat format);
 
-// Element types of the safetensors format.
+// Element types of the safetensors format, and the block types of GGUF.
 enum class DType : std::uint8_t {
   boolean,
   u8,
@@ -70,11 +70,14 @@ enum class DType : std::uint8_t {
   f6_e2m3,
   f6_e3m2,
   c64,
+  mxfp4_blocks,  // 32 elements in 17 bytes: an E8M0 scale, then the codes
+  nvfp4_blocks,  // 64 elements in 36 bytes: 4 UE4M3 scales, then the codes
+  other_blocks,  // a block type that is not read
 };
 
 // The name in a safetensors header, e.g. "F8_E8M0".
 MOXIE_API std::string_view name_of(DType dtype);
-// Width of one element in bits; 4 for F4, 6 for F6_*.
+// Width of one element in bits; 4 for F4, 6 for F6_*; 0 for block types, which have none.
 MOXIE_API unsigned bits_of(DType dtype);
 
 // Extents of a tensor, outermost first; empty for a scalar.

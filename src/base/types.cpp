@@ -56,6 +56,12 @@ std::string_view name_of(DType dtype) {
       return "F6_E3M2";
     case DType::c64:
       return "C64";
+    case DType::mxfp4_blocks:
+      return "MXFP4";
+    case DType::nvfp4_blocks:
+      return "NVFP4";
+    case DType::other_blocks:
+      return "other blocks";
   }
   return "?";
 }
@@ -90,6 +96,10 @@ unsigned bits_of(DType dtype) {
     case DType::f64:
     case DType::c64:
       return 64;
+    case DType::mxfp4_blocks:
+    case DType::nvfp4_blocks:
+    case DType::other_blocks:
+      return 0;
   }
   return 0;
 }

@@ -11,7 +11,7 @@
 namespace moxie {
 
 // Where the tensors of one expert lie inside its blob, in bytes; kAbsent for those it does not
-// have: the gate of functions without one, globals (f32) of MXFP4, biases (bf16) of most models.
+// have: the gate of functions without one, globals (f32) of MXFP4, biases (f32) of most models.
 struct BlobOffsets {
   static constexpr std::uint64_t kAbsent = ~std::uint64_t{0};
   std::uint64_t gate = 0;        // codes [inter, hidden/2]
@@ -25,7 +25,7 @@ struct BlobOffsets {
   std::uint64_t down_mul = kAbsent;
   std::uint64_t gate_bias = kAbsent;  // [inter]
   std::uint64_t up_bias = kAbsent;    // [inter]
-  std::uint64_t down_bias = kAbsent;  // [hidden]; present on the first rank of a tp group alone
+  std::uint64_t down_bias = kAbsent;  // [hidden]; not zero on one rank of a tp group alone
 };
 
 // What is fixed when a layer is bound; the workspace size follows from it and the tokens alone.

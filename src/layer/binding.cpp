@@ -41,7 +41,10 @@ BlobOffsets blob_offsets(const PackedLayout& layout) {
           .down_scale = offset_of(layout, Segment::down_scale),
           .gate_mul = offset_of(layout, Segment::gate_dequant_mul),
           .up_mul = offset_of(layout, Segment::up_dequant_mul),
-          .down_mul = offset_of(layout, Segment::down_dequant_mul)};
+          .down_mul = offset_of(layout, Segment::down_dequant_mul),
+          .gate_bias = offset_of(layout, Segment::gate_bias),
+          .up_bias = offset_of(layout, Segment::up_bias),
+          .down_bias = offset_of(layout, Segment::down_bias)};
 }
 
 ExpertsShape experts_shape(const ShardPlan& plan, const LayerSpec& spec, const RankPlan& rank) {

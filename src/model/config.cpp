@@ -99,6 +99,10 @@ std::string model_type_of(const TextConfig& config) {
   if (config.find("moe_inter_dim") != nullptr && config.find("n_activated_experts") != nullptr) {
     return "deepseek_v4_inference";
   }
+  if (config.find("experts_per_token") != nullptr && config.find("swiglu_limit") != nullptr &&
+      config.find("num_experts") != nullptr) {
+    return "gpt_oss_original";
+  }
   return {};
 }
 
@@ -211,6 +215,7 @@ ModelConfig read_config(const Json& json, const Json& quant_config) {
   model.activation = family->activation;
   model.activation_limit = config.positive(family->activation_limit);
   model.router = family->router;
+  model.biases = family->biases;
   model.routed_scaling = config.positive(family->routed_scaling).value_or(1.0);
   model.norm_topk = config.flag(family->norm_topk, family->norm_topk_default);
   read_expert_groups(config, *family, model);

@@ -33,6 +33,7 @@ struct FamilyKeys {
   Keys norm_topk{};
   Keys expert_groups{};  // empty: no selection by groups
   Keys kept_groups{};
+  bool biases = false;  // of the experts' projections
 };
 
 // The family of a model_type, or nullptr.

@@ -3,8 +3,10 @@
 #include "model/expert_names.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
+#include <span>
 
 #include "model/limits.hpp"
 
@@ -14,6 +16,7 @@ namespace {
 
 constexpr std::string_view kExperts = "experts.";
 constexpr std::size_t kMaxUnmatched = 8;
+constexpr std::array<std::string_view, 2> kBlockWords = {"block.", "blk."};
 
 // Reads a whole number at the start of `text` that a dot follows, and removes both.
 std::optional<std::uint64_t> take_number(std::string_view& text) {
@@ -39,10 +42,16 @@ std::optional<std::pair<int, std::size_t>> number_after(std::string_view text,
   return std::nullopt;
 }
 
-// The group of this prefix, made when it is new; nullptr when the prefix has no number. Blocks may
-// be numbered "mtp.0" or "mtp.layers.0".
-ExpertGroup* group_of(ExpertNames& names, std::string_view prefix) {
-  const auto layer = number_after(prefix, "layers.");
+// The group of this prefix, made when it is new; nullptr when the prefix has no number. Layers are
+// numbered "layers.0", stacked ones also "block.0" or "blk.0", blocks of prediction "mtp.0" or
+// "mtp.layers.0".
+ExpertGroup* group_of(ExpertNames& names, std::string_view prefix,
+                      std::span<const std::string_view> stacked_words = {}) {
+  const std::string closed = std::string(prefix) + ".";
+  auto layer = number_after(closed, "layers.");
+  for (const std::string_view word : stacked_words) {
+    if (!layer && prefix.starts_with(word)) layer = number_after(closed, word);
+  }
   const auto block = number_after(prefix, "mtp.");
   if (!layer && !block) return nullptr;
   ExpertGroup& group = names.groups[std::string(prefix)];
@@ -55,6 +64,41 @@ ExpertGroup* group_of(ExpertNames& names, std::string_view prefix) {
   return &group;
 }
 
+// The name of a tensor that holds the experts of a layer, in two; nullopt for all others:
+// "model.layers.3.mlp.experts" and "gate_up_proj_blocks", "block.3.mlp" and "mlp1_weight.blocks",
+// "blk.3" and "ffn_gate_exps.weight".
+std::optional<std::pair<std::string_view, std::string_view>> split_stacked(std::string_view name) {
+  const auto split = [&](std::size_t at) {
+    return std::pair(name.substr(0, at), name.substr(at + 1));
+  };
+  if (name.starts_with("block.")) {
+    const std::size_t at = name.find(".mlp.mlp");
+    if (at != std::string_view::npos) return split(at + std::string_view(".mlp").size());
+  } else if (name.starts_with("blk.")) {
+    const std::size_t at = name.find(".ffn_");
+    if (at != std::string_view::npos && name.find("_exps.", at) != std::string_view::npos)
+      return split(at);
+  } else if (const std::size_t at = name.rfind('.'); at != std::string_view::npos) {
+    const std::string_view leaf = name.substr(at + 1);
+    const bool stacked = leaf.starts_with("gate_up_proj_") || leaf.starts_with("down_proj_");
+    if (stacked && name.substr(0, at).ends_with(".experts")) return split(at);
+  }
+  return std::nullopt;
+}
+
+void add_stacked(ExpertNames& names, std::string_view prefix, std::string_view leaf,
+                 const TensorInfo& tensor) {
+  ExpertGroup* group = group_of(names, prefix, kBlockWords);
+  if (group == nullptr) {
+    if (names.unmatched.size() < kMaxUnmatched) names.unmatched.push_back(tensor.name);
+    return;
+  }
+  const std::uint64_t experts = tensor.shape.empty() ? 0 : tensor.shape.front();
+  ++group->tensors;
+  group->expert_end = std::max(group->expert_end, std::min(experts, kMaxExperts));
+  group->leaves.emplace(leaf, tensor.dtype);
+}
+
 }  // namespace
 
 ExpertNames find_expert_names(const Checkpoint& checkpoint) {
@@ -63,6 +107,10 @@ ExpertNames find_expert_names(const Checkpoint& checkpoint) {
   ExpertGroup* last_group = nullptr;
   for (const TensorInfo& tensor : checkpoint.tensors()) {
     const std::string_view name = tensor.name;
+    if (const auto parts = split_stacked(name)) {
+      add_stacked(names, parts->first, parts->second, tensor);
+      continue;
+    }
     const std::size_t at = name.find(kExperts);
     if (at == std::string_view::npos || name.find("shared_expert") != std::string_view::npos)
       continue;

@@ -2,95 +2,69 @@
 // Expected names, types and shapes of a layer's expert tensors against what the checkpoint holds.
 #include "model/layer_reader.hpp"
 
-#include <map>
-#include <utility>
-
 #include "formats/block_format.hpp"
 #include "model/router_tensors.hpp"
+#include "model/stacked_reader.hpp"
+#include "model/tensor_requests.hpp"
 
 namespace moxie {
 
 namespace {
 
-constexpr std::size_t kMaxListed = 3;  // names listed in one finding
-constexpr std::size_t kMaxWrong = 8;   // findings about wrong types and shapes per layer
-
-class LayerReader {
+// Experts with tensors of their own.
+class ExpertReader {
  public:
-  LayerReader(const Checkpoint& checkpoint, const ModelConfig& config, const LayerRequest& request)
-      : checkpoint_(checkpoint), config_(config), request_(request) {}
+  ExpertReader(const ModelConfig& config, const LayerRequest& request, TensorRequests& tensors)
+      : config_(config), request_(request), tensors_(tensors) {}
 
-  LayerExperts read(const ExpertNames& seen) {
-    problems_ = request_.problems;
-    LayerExperts layer{.layer = request_.layer,
-                       .prefix = request_.prefix,
-                       .mtp = request_.mtp,
-                       .dialect = request_.dialect->name,
-                       .format = request_.dialect->format,
-                       .experts = {},
-                       .router = find_router(checkpoint_, request_.prefix),
-                       .problems = {}};
-    layer.experts.resize(request_.experts);
-    for (std::uint64_t expert = 0; expert < request_.experts; ++expert) {
-      expert_ = expert;
-      for (const ProjectionKind kind : projections_of(config_))
-        layer.experts[expert][kind] = read_projection(kind);
+  ExpertTensors read(std::uint64_t expert) {
+    tensors_.begin_expert(expert);
+    ExpertTensors result;
+    for (const ProjectionKind kind : projections_of(config_))
+      result[kind] = read_projection(expert, kind);
+    return result;
+  }
+
+  [[nodiscard]] bool is_known(std::string_view leaf) const {
+    const DialectNames& names = *request_.names;
+    const std::string_view bias = config_.biases ? names.bias : std::string_view();
+    for (const ProjectionKind kind : projections_of(config_)) {
+      const std::string_view projection = names.projections[static_cast<std::size_t>(kind)];
+      if (!leaf.starts_with(projection)) continue;
+      const std::string_view part = leaf.substr(projection.size());
+      for (const std::string_view known :
+           {names.codes, names.block_scales, names.dequant_mul, names.act_dequant_mul, bias}) {
+        if (part == known && !known.empty()) return true;
+      }
     }
-    report_missing(seen);
-    if (problems_.empty()) report_unknown();
-    layer.problems = std::move(problems_);
-    return layer;
+    return false;
   }
 
  private:
-  Projection read_projection(ProjectionKind kind) {
+  Projection read_projection(std::uint64_t expert, ProjectionKind kind) {
     const DialectNames& names = *request_.names;
     const bool down = kind == ProjectionKind::down;
     const std::uint64_t rows = down ? config_.hidden : config_.inter;
     const std::uint64_t columns = down ? config_.inter : config_.hidden;
-    const std::string stem = request_.prefix + "." + std::to_string(expert_) + "." +
+    const std::string stem = request_.prefix + "." + std::to_string(expert) + "." +
                              std::string(names.projections[static_cast<std::size_t>(kind)]);
+    const auto require = [&](std::string_view part) {
+      return tensors_.require(stem + std::string(part));
+    };
     Projection projection;
-    projection.codes = codes(require(stem, names.codes), rows, columns);
-    projection.block_scales = scales(require(stem, names.block_scales), rows, columns);
-    if (!names.dequant_mul.empty())
-      projection.dequant_mul = scalar(require(stem, names.dequant_mul));
+    projection.codes = codes(require(names.codes), rows, columns);
+    projection.block_scales = scales(require(names.block_scales), rows, columns);
+    if (!names.dequant_mul.empty()) projection.dequant_mul = scalar(require(names.dequant_mul));
     // Not every checkpoint stores one for every expert; whether it is needed is the plan's
     // question.
     if (!names.act_dequant_mul.empty()) {
-      projection.act_dequant_mul =
-          scalar(checkpoint_.find(stem + std::string(names.act_dequant_mul)));
+      projection.act_dequant_mul = scalar(tensors_.find(stem + std::string(names.act_dequant_mul)));
+    }
+    if (config_.biases) {
+      projection.bias =
+          bias(require(names.bias.empty() ? std::string_view(".bias") : names.bias), rows);
     }
     return projection;
-  }
-
-  // The tensor, or nullptr after noting that it is missing.
-  const TensorInfo* require(const std::string& stem, std::string_view part) {
-    std::string name = stem + std::string(part);
-    ++expected_;
-    const TensorInfo* tensor = checkpoint_.find(name);
-    if (tensor != nullptr) {
-      ++found_;
-      return tensor;
-    }
-    const std::string_view shard = checkpoint_.absent_shard_of(name);
-    if (!shard.empty()) {
-      ++absent_[std::string(shard)];
-    } else {
-      if (missing_ < kMaxListed) missing_names_ += (missing_names_.empty() ? "" : ", ") + name;
-      if (missing_++ == 0) first_missing_expert_ = expert_;
-    }
-    return nullptr;
-  }
-
-  void wrong(const TensorInfo& tensor, const std::string& expected) {
-    if (++wrong_ > kMaxWrong) return;
-    problems_.push_back(
-        {.code = "MOXIE-M005",
-         .message = "expert tensor has another type or shape than its format needs",
-         .where = place(tensor),
-         .expected = expected,
-         .got = std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape)});
   }
 
   // Packed pairs in one-byte carriers [rows, columns/2], or a 4-bit dtype with the logical shape
@@ -101,7 +75,7 @@ class LayerReader {
                          tensor->shape == Shape{rows, columns / 2};
     const bool logical = tensor->dtype == DType::f4 && tensor->shape == Shape{rows, columns};
     if (columns % 2 != 0 || (!carrier && !logical)) {
-      wrong(*tensor, "U8 or I8 " + to_string({rows, columns / 2}) + " packed pairs");
+      tensors_.wrong(*tensor, "U8 or I8 " + to_string({rows, columns / 2}) + " packed pairs");
       return {};
     }
     return rows_of(tensor, rows, columns / 2);
@@ -114,10 +88,18 @@ class LayerReader {
     const Shape shape{rows, columns / group};
     const bool mxfp4 = format == BlockFormat::mxfp4;
     if (!is_scale_type(format, tensor->dtype) || tensor->shape != shape || columns % group != 0) {
-      wrong(*tensor, (mxfp4 ? "F8_E8M0 or U8 " : "F8_E4M3 ") + to_string(shape));
+      tensors_.wrong(*tensor, (mxfp4 ? "F8_E8M0 or U8 " : "F8_E4M3 ") + to_string(shape));
       return {};
     }
     return rows_of(tensor, rows, columns / group);
+  }
+
+  RowsView bias(const TensorInfo* tensor, std::uint64_t rows) {
+    if (tensor == nullptr) return {};
+    if (is_bias_type(tensor->dtype) && tensor->shape == Shape{rows})
+      return bias_rows(tensor, {.first = 0, .rows = rows, .step = 1});
+    tensors_.wrong(*tensor, "BF16 or F32 " + to_string({rows}));
+    return {};
   }
 
   static RowsView rows_of(const TensorInfo* tensor, std::uint64_t rows, std::uint64_t row_bytes) {
@@ -132,94 +114,52 @@ class LayerReader {
     if (tensor == nullptr) return {};
     if (tensor->dtype == DType::f32 && tensor->bytes == sizeof(float))
       return {.tensor = tensor, .reciprocal = request_.names->reciprocal};
-    wrong(*tensor, request_.names->reciprocal ? "F32 [1]" : "F32 []");
+    tensors_.wrong(*tensor, request_.names->reciprocal ? "F32 [1]" : "F32 []");
     return {};
   }
 
-  [[nodiscard]] Place place(const TensorInfo& tensor) const {
-    return {.file = checkpoint_.files()[tensor.file].path.string(),
-            .tensor = tensor.name,
-            .layer = request_.layer,
-            .expert = expert_};
-  }
-
-  void report_missing(const ExpertNames& seen) {
-    if (wrong_ > kMaxWrong) {
-      problems_.push_back(
-          {.code = "MOXIE-M005",
-           .message = std::to_string(wrong_ - kMaxWrong) + " more tensors of a wrong type or shape",
-           .where = {.layer = request_.layer}});
-    }
-    for (const auto& [shard, count] : absent_) {
-      problems_.push_back(
-          {.code = "MOXIE-C010",
-           .message = "shard is not on disk; " + std::to_string(count) +
-                      " tensors of the layer depend on it",
-           .where = {.file = (checkpoint_.path() / shard).string(), .layer = request_.layer},
-           .hint = "download the shard"});
-    }
-    if (missing_ == 0) return;
-    std::string unmatched;
-    for (const std::string_view name : seen.unmatched)
-      unmatched += (unmatched.empty() ? "" : ", ") + std::string(name);
-    problems_.push_back(
-        {.code = "MOXIE-M004",
-         .message = std::to_string(found_) + " of " + std::to_string(expected_) +
-                    " expected expert tensors found; first missing: " + missing_names_,
-         .where = {.file = checkpoint_.path().string(),
-                   .layer = request_.layer,
-                   .expert = first_missing_expert_},
-         .hint = unmatched.empty() ? "" : "names seen that match no dialect: " + unmatched});
-  }
-
-  [[nodiscard]] bool is_known(std::string_view leaf) const {
-    const DialectNames& names = *request_.names;
-    for (const ProjectionKind kind : projections_of(config_)) {
-      const std::string_view projection = names.projections[static_cast<std::size_t>(kind)];
-      if (!leaf.starts_with(projection)) continue;
-      const std::string_view part = leaf.substr(projection.size());
-      for (const std::string_view known :
-           {names.codes, names.block_scales, names.dequant_mul, names.act_dequant_mul}) {
-        if (part == known && !known.empty()) return true;
-      }
-    }
-    return false;
-  }
-
-  // A tensor that is not understood may change what the others mean (a bias, a scale of the input).
-  void report_unknown() {
-    if (request_.group == nullptr) return;
-    std::string unknown;
-    for (const auto& [leaf, dtype] : request_.group->leaves) {
-      if (!is_known(leaf)) unknown += (unknown.empty() ? "" : ", ") + leaf;
-    }
-    if (unknown.empty()) return;
-    problems_.push_back({.code = "MOXIE-M013",
-                         .message = "experts have tensors that the dialect " +
-                                    std::string(request_.dialect->name) + " does not know",
-                         .where = {.file = checkpoint_.path().string(), .layer = request_.layer},
-                         .got = unknown});
-  }
-
-  const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   const LayerRequest& request_;
-  std::uint64_t expert_ = 0;
-  std::uint64_t expected_ = 0;
-  std::uint64_t found_ = 0;
-  std::uint64_t missing_ = 0;
-  std::uint64_t wrong_ = 0;
-  std::uint64_t first_missing_expert_ = 0;
-  std::string missing_names_;
-  std::map<std::string, std::uint64_t> absent_;
-  std::vector<Finding> problems_;
+  TensorRequests& tensors_;
 };
 
 }  // namespace
 
+RowsView bias_rows(const TensorInfo* tensor, BiasRows which) {
+  const bool narrow = tensor->dtype == DType::bf16;
+  const std::uint64_t bytes = bits_of(tensor->dtype) / 8;
+  return {.tensor = tensor,
+          .offset = which.first * bytes,
+          .rows = which.rows,
+          .row_bytes = sizeof(float),
+          .row_stride = which.step * bytes,
+          .packing = narrow ? RowPacking::bf16 : RowPacking::plain};
+}
+
 LayerExperts read_layer(const Checkpoint& checkpoint, const ModelConfig& config,
                         const LayerRequest& request, const ExpertNames& seen) {
-  return LayerReader(checkpoint, config, request).read(seen);
+  const bool stacked = request.dialect->stacked != nullptr;
+  LayerExperts layer{.layer = request.layer,
+                     .prefix = request.prefix,
+                     .mtp = request.mtp,
+                     .stacked = stacked,
+                     .dialect = request.dialect->name,
+                     .format = request.dialect->format,
+                     .experts = {},
+                     .router = find_router(checkpoint, request.prefix),
+                     .problems = {}};
+  TensorRequests tensors(checkpoint, request);
+  if (stacked) {
+    layer.experts = read_stacked(config, request, tensors);
+    tensors.report_unknown([&](std::string_view leaf) { return is_stacked_leaf(request, leaf); });
+  } else {
+    ExpertReader reader(config, request, tensors);
+    for (std::uint64_t expert = 0; expert < request.experts; ++expert)
+      layer.experts.push_back(reader.read(expert));
+    tensors.report_unknown([&](std::string_view leaf) { return reader.is_known(leaf); });
+  }
+  layer.problems = tensors.take_problems(seen);
+  return layer;
 }
 
 }  // namespace moxie

@@ -36,6 +36,17 @@ constexpr bool is_code_type(DType dtype) {
   return dtype == DType::u8 || dtype == DType::i8 || dtype == DType::f4;
 }
 
+constexpr bool is_bias_type(DType dtype) { return dtype == DType::bf16 || dtype == DType::f32; }
+
+// Values of a bias tensor: every `step`-th from `first` on.
+struct BiasRows {
+  std::uint64_t first = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t step = 1;
+};
+// As canonical rows. The tensor is of a bias type.
+RowsView bias_rows(const TensorInfo* tensor, BiasRows which);
+
 // Headers only. What is absent, or of a wrong type or shape, goes into `problems`.
 LayerExperts read_layer(const Checkpoint& checkpoint, const ModelConfig& config,
                         const LayerRequest& request, const ExpertNames& seen);

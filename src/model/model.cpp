@@ -126,9 +126,8 @@ class ModelReader {
     } else {
       choice = main_choice_.dialect != nullptr ? main_choice_ : assume_dialect(prefix, declared());
       if (choice.dialect == nullptr) return std::nullopt;
-      const std::string probe = prefix + ".0." + std::string(choice.names->projections[2]) +
-                                std::string(choice.names->codes);
-      if (model_.checkpoint.absent_shard_of(probe).empty()) return std::nullopt;
+      const std::string weight = choice.weight_name(prefix, ProjectionKind::down);
+      if (model_.checkpoint.absent_shard_of(weight).empty()) return std::nullopt;
     }
     request.dialect = choice.dialect;
     request.names = choice.names;
@@ -194,10 +193,8 @@ class ModelReader {
       const std::string prefix = with_layer(main_prefix(), config.moe_layers.front());
       const DialectChoice assumed = assume_dialect(prefix, declared());
       const std::uint64_t expected = config.experts * projections_of(config).size();
-      std::string first = assumed.dialect == nullptr
-                              ? prefix
-                              : prefix + ".0." + std::string(assumed.names->projections[1]) +
-                                    std::string(assumed.names->codes);
+      const std::string first =
+          assumed.dialect == nullptr ? prefix : assumed.weight_name(prefix, ProjectionKind::up);
       throw Error(ErrorCode::input,
                   {.code = assumed.dialect == nullptr || !foreign_leaves_.empty() ? "MOXIE-M002"
                                                                                   : "MOXIE-M004",
@@ -305,7 +302,10 @@ std::uint64_t expert_bytes(const ModelConfig& config, BlockFormat format) {
   const std::uint64_t elems = config.hidden * config.inter;
   const std::uint64_t scalars =
       block_spec(format).has_global ? (config.input_scales ? 2 : 1) * sizeof(float) : 0;
-  return projections_of(config).size() * (elems / 2 + elems / scale_group(format) + scalars);
+  const std::uint64_t outputs = (projections_of(config).size() - 1) * config.inter + config.hidden;
+  const std::uint64_t biases = config.biases ? outputs * sizeof(std::uint16_t) : 0;
+  return projections_of(config).size() * (elems / 2 + elems / scale_group(format) + scalars) +
+         biases;
 }
 
 MoeModel read_model(const Checkpoint& checkpoint) { return ModelReader(checkpoint).read(); }
@@ -327,13 +327,11 @@ float read_scalar(const Checkpoint& checkpoint, const ScalarRef& scalar) {
                                    .message = "the scale is absent",
                                    .where = {.file = checkpoint.path().string()}});
   }
-  const TensorInfo& tensor = *scalar.tensor;
-  float stored = 0;
-  MOXIE_CHECK(tensor.bytes == sizeof stored, "a scalar tensor holds one f32");
-  std::memcpy(&stored, checkpoint.bytes(tensor).data(), sizeof stored);
+  const float stored = stored_scalar(checkpoint, scalar);
   const float value = scalar.multiplier(stored);
   const auto usable = [](float number) { return std::isfinite(number) && number > 0; };
   if (usable(stored) && usable(value)) return value;
+  const TensorInfo& tensor = *scalar.tensor;  // where 1 is meant, it is usable
   const bool overflows = usable(stored);
   throw Error(ErrorCode::input, {.code = "MOXIE-M007",
                                  .message = overflows ? "the scale's reciprocal is not finite"

@@ -59,9 +59,10 @@ class ExpertPacker {
   void pack_rows(SegmentSource source, const PackedSegment& segment,
                  std::span<std::byte> out) const {
     const RowsView& view = rows_of(tensors(), source);
-    const SegmentCut cut = checked_cut(segment, source, rank_.slice, view.rows, view.row_bytes);
+    const SegmentCut cut = checked_cut(segment, source, rank_, view.rows, view.row_bytes);
     if (cut.row_bytes == 0) return;
-    const bool contiguous = cut.row_bytes == view.row_stride && cut.row_bytes == segment.row_bytes;
+    const bool contiguous = view.packing == RowPacking::plain && cut.row_bytes == view.row_stride &&
+                            cut.row_bytes == segment.row_bytes;
     if (contiguous && cut.rows > 0) {
       const auto all =
           model_.checkpoint.bytes(*view.tensor)
@@ -69,12 +70,14 @@ class ExpertPacker {
       std::memcpy(out.data(), all.data(), all.size());
     } else {
       for (std::uint64_t row = 0; row < cut.rows; ++row) {
-        const auto from = row_bytes(model_.checkpoint, view, cut.first_row + row);
-        std::memcpy(out.data() + row * segment.row_bytes, from.data() + cut.first_byte,
-                    cut.row_bytes);
+        read_row(model_.checkpoint, view, cut.first_row + row, cut.first_byte,
+                 out.subspan(row * segment.row_bytes, cut.row_bytes));
       }
     }
     if (source.part == Part::block_scales) check_scales(view, cut, segment, out);
+    if (source.part == Part::bias) {
+      check_biases(out, cut.first_row, place_of(model_.checkpoint, layer_, expert_, *view.tensor));
+    }
   }
 
   // The tail is zero, which is a legal code, so the whole segment can be searched at once.
@@ -92,10 +95,7 @@ class ExpertPacker {
     const bool consumed = source.part == Part::dequant_mul || plan_.act_format == ActFormat::nvfp4;
     if (consumed) require_scalar(source, scalar);
     float value = kAbsent;
-    if (scalar.present()) {
-      std::memcpy(&value, model_.checkpoint.bytes(*scalar.tensor).data(), sizeof value);
-      value = scalar.multiplier(value);
-    }
+    if (scalar.present()) value = scalar.multiplier(stored_scalar(model_.checkpoint, scalar));
     std::memcpy(out.data(), &value, sizeof value);
   }
 
@@ -131,6 +131,7 @@ class ExpertPacker {
 SegmentCut whole_of(const ShardPlan& plan, SegmentSource source) {
   if (source.is_scalar()) return {.rows = 1, .row_bytes = sizeof(float)};
   const Elems rows = source.is_cut_by_rows() ? plan.inter().original : Elems{plan.hidden};
+  if (source.part == Part::bias) return {.rows = rows.value, .row_bytes = sizeof(float)};
   const Elems columns = source.is_cut_by_rows() ? Elems{plan.hidden} : plan.inter().original;
   const std::uint64_t bytes = source.part == Part::codes
                                   ? to_packed_bytes(columns).value
@@ -170,7 +171,7 @@ PackedExperts pack(const MoeModel& model, const ShardPlan& plan, unsigned rank, 
 
 UnpackedExpert make_unpacked(const ShardPlan& plan, std::byte fill) {
   UnpackedExpert unpacked;
-  unpacked.tensors.resize(static_cast<std::size_t>(Segment::down_act_dequant_mul) + 1);
+  unpacked.tensors.resize(static_cast<std::size_t>(Segment::down_bias) + 1);
   for (const PackedSegment& segment : plan.layout.segments) {
     const SegmentCut whole = whole_of(plan, source_of(segment.segment));
     unpacked.tensors[static_cast<std::size_t>(segment.segment)].assign(whole.rows * whole.row_bytes,
@@ -197,9 +198,9 @@ void unpack_expert(const ShardPlan& plan, const RankPlan& rank, std::span<const 
     const SegmentSource source = source_of(segment.segment);
     const SegmentCut whole = whole_of(plan, source);
     if (source.is_scalar()) check_scalar_segment(segment);
-    const SegmentCut cut =
-        source.is_scalar() ? whole
-                           : checked_cut(segment, source, rank.slice, whole.rows, whole.row_bytes);
+    const SegmentCut cut = source.is_scalar()
+                               ? whole
+                               : checked_cut(segment, source, rank, whole.rows, whole.row_bytes);
     const auto index = static_cast<std::size_t>(segment.segment);
     MOXIE_CHECK(
         index < out.tensors.size() && out.tensors[index].size() == whole.rows * whole.row_bytes,

@@ -12,10 +12,10 @@
 #include "base/staged_file.hpp"
 #include "checkpoint/safetensors_writer.hpp"
 #include "moxie/pack.hpp"
+#include "pack/logical_tensor.hpp"
 #include "pack/output_folder.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/packed_set.hpp"
-#include "pack/segment_source.hpp"
 
 namespace moxie {
 
@@ -39,31 +39,6 @@ void sort_unique(std::vector<Number>& numbers) {
   std::ranges::sort(numbers);
   const auto repeated = std::ranges::unique(numbers);
   numbers.erase(repeated.begin(), repeated.end());
-}
-
-// The tensors of one expert in a logical file, in segment order; segments that the source lacks are
-// left out. Scalars stay as the source stores them, reciprocal or not.
-struct LogicalTensor {
-  PackedSegment segment;
-  TensorEntry entry;
-  const TensorInfo* stored_scalar = nullptr;
-};
-
-std::vector<LogicalTensor> logical_tensors(const PackedLayout& layout,
-                                           const ExpertTensors& expert) {
-  std::vector<LogicalTensor> tensors;
-  for (const PackedSegment& segment : layout.segments) {
-    const SegmentSource source = source_of(segment.segment);
-    const TensorInfo* tensor =
-        source.is_scalar() ? scalar_of(expert, source).tensor : rows_of(expert, source).tensor;
-    if (tensor == nullptr) continue;
-    Shape shape = tensor->shape;
-    if (!source.is_scalar()) shape = {segment.rows, segment.row_bytes * 8 / bits_of(tensor->dtype)};
-    tensors.push_back({.segment = segment,
-                       .entry = {tensor->name, tensor->dtype, std::move(shape)},
-                       .stored_scalar = source.is_scalar() ? tensor : nullptr});
-  }
-  return tensors;
 }
 
 class FolderPacker {
@@ -231,7 +206,7 @@ class FolderPacker {
           {blobs_tensor_name(layer.layer), DType::u8, {rank.experts.count(), stride}});
     } else {
       for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert) {
-        logical.push_back(logical_tensors(plan_.layout, layer.experts[expert]));
+        logical.push_back(logical_tensors(model_.checkpoint, plan_.layout, layer, expert));
         for (const LogicalTensor& tensor : logical.back()) entries.push_back(tensor.entry);
       }
     }
@@ -248,12 +223,8 @@ class FolderPacker {
         if (options_.layout == FileLayout::kernel) {
           writer.write(blob);
         } else {
-          for (const LogicalTensor& tensor : logical[first + i]) {
-            const TensorInfo* stored = tensor.stored_scalar;
-            writer.write(stored != nullptr
-                             ? model_.checkpoint.bytes(*stored)
-                             : blob.subspan(tensor.segment.offset, tensor.segment.bytes()));
-          }
+          for (const LogicalTensor& tensor : logical[first + i])
+            write_logical(tensor, blob, writer);
         }
         done_ += plan_.layout.expert_bytes;
         report_progress(options_.progress, done_, total_);

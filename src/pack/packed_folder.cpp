@@ -14,6 +14,7 @@
 #include "model/expert_names.hpp"
 #include "model/layer_reader.hpp"
 #include "moxie/pack.hpp"
+#include "pack/logical_tensor.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/packed_set.hpp"
 #include "pack/scale_check.hpp"
@@ -159,10 +160,13 @@ class LayerLoader {
       const TensorInfo* tensor = blobs_;
       if (tensor == nullptr) {
         tensor = find_segment(segment, source, expert);
-        if (source.is_scalar())
+        if (source.is_scalar()) {
           put_scalar({.tensor = tensor, .reciprocal = names_->reciprocal}, part);
-        else
+        } else if (source.part == Part::bias) {
+          std::ranges::copy(canonical_biases(tensor->dtype, file_.bytes(*tensor)), part.begin());
+        } else {
           std::ranges::copy(file_.bytes(*tensor), part.begin());
+        }
       }
       check_values(segment, source, expert, tensor, part);
     }
@@ -219,6 +223,7 @@ class LayerLoader {
     const std::string_view part = source.part == Part::codes          ? names_->codes
                                   : source.part == Part::block_scales ? names_->block_scales
                                   : source.part == Part::dequant_mul  ? names_->dequant_mul
+                                  : source.part == Part::bias         ? names_->bias
                                                                       : names_->act_dequant_mul;
     std::string name = prefix_ + "." + std::to_string(expert) + ".";
     name += names_->projections[static_cast<std::size_t>(source.projection)];
@@ -228,6 +233,8 @@ class LayerLoader {
     if (source.is_scalar()) {
       check_type(tensor, expert, tensor.dtype == DType::f32 && tensor.bytes == sizeof(float), "F32",
                  tensor.shape);
+    } else if (source.part == Part::bias) {
+      check_type(tensor, expert, is_bias_type(tensor.dtype), "BF16 or F32", {segment.rows});
     } else if (source.part == Part::codes) {
       check_type(tensor, expert, is_code_type(tensor.dtype), "packed pairs",
                  {segment.rows, segment.row_bytes * 8 / bits_of(tensor.dtype)});
@@ -242,8 +249,7 @@ class LayerLoader {
   void put_scalar(const ScalarRef& scalar, std::span<std::byte> part) const {
     float value = std::numeric_limits<float>::quiet_NaN();
     if (scalar.present()) {
-      std::memcpy(&value, file_.bytes(*scalar.tensor).data(), sizeof value);
-      value = scalar.multiplier(value);
+      value = scalar.multiplier(stored_scalar(file_, scalar));
     }
     std::memcpy(part.data(), &value, sizeof value);
   }
@@ -258,6 +264,7 @@ class LayerLoader {
       refuse_scale(plan_.format, place(name, expert), bad / segment.row_bytes,
                    bad % segment.row_bytes, bytes[bad]);
     }
+    if (source.part == Part::bias) return check_biases(bytes, 0, place(name, expert));
     const bool consumed =
         source.part == Part::dequant_mul ||
         (source.part == Part::act_dequant_mul && plan_.act_format == ActFormat::nvfp4);

@@ -4,6 +4,8 @@
 #include "pack/scale_check.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -46,18 +48,30 @@ void refuse_scale(BlockFormat format, Place where, std::uint64_t row, std::uint6
 
 void refuse_scale(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
                   const TensorInfo& tensor, std::uint64_t row, std::uint64_t group, std::byte got) {
-  refuse_scale(layer.format,
-               {.file = checkpoint.files()[tensor.file].path.string(),
-                .tensor = tensor.name,
-                .layer = layer.layer,
-                .expert = expert},
-               row, group, got);
+  refuse_scale(layer.format, place_of(checkpoint, layer, expert, tensor), row, group, got);
 }
 
-std::span<const std::byte> row_bytes(const Checkpoint& checkpoint, const RowsView& view,
-                                     std::uint64_t row) {
-  return checkpoint.bytes(*view.tensor)
-      .subspan(view.offset + row * view.row_stride, view.row_bytes);
+Place place_of(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
+               const TensorInfo& tensor) {
+  return {.file = checkpoint.files()[tensor.file].path.string(),
+          .tensor = tensor.name,
+          .layer = layer.layer,
+          .expert = expert};
+}
+
+void check_biases(std::span<const std::byte> biases, std::uint64_t first_row, const Place& where) {
+  for (std::size_t at = 0; at < biases.size(); at += sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, biases.data() + at, sizeof value);
+    if (std::isfinite(value)) continue;
+    throw Error(ErrorCode::input, {.code = "MOXIE-K010",
+                                   .message = "bias is no finite number at row " +
+                                              std::to_string(first_row + at / sizeof value),
+                                   .where = where,
+                                   .expected = "a finite number",
+                                   .got = std::to_string(value),
+                                   .hint = "the checkpoint is corrupt; download the file again"});
+  }
 }
 
 float read_global(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,

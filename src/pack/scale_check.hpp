@@ -31,8 +31,11 @@ float read_global(const Checkpoint& checkpoint, const LayerExperts& layer, std::
 float read_scalar_of(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
                      const ScalarRef& scalar);
 
-// The bytes of row `row` of a view.
-std::span<const std::byte> row_bytes(const Checkpoint& checkpoint, const RowsView& view,
-                                     std::uint64_t row);
+// Throws Error(input) MOXIE-K010 for a bias that is no finite number. `biases` are f32, one after
+// another, the first of row `first_row`.
+void check_biases(std::span<const std::byte> biases, std::uint64_t first_row, const Place& where);
+// Where a tensor of an expert is.
+Place place_of(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
+               const TensorInfo& tensor);
 
 }  // namespace moxie

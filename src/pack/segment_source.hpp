@@ -10,13 +10,14 @@
 
 namespace moxie {
 
-enum class Part : std::uint8_t { codes, block_scales, dequant_mul, act_dequant_mul };
+enum class Part : std::uint8_t { codes, block_scales, dequant_mul, act_dequant_mul, bias };
 
 struct SegmentSource {
   ProjectionKind projection;
   Part part;
 
-  // Gate and up are cut by rows, down by columns: packed bytes for codes, scale groups for scales.
+  // Gate and up are cut by rows, down by columns: packed bytes for codes, scale groups for scales;
+  // its bias is not cut.
   [[nodiscard]] constexpr bool is_scalar() const {
     return part == Part::dequant_mul || part == Part::act_dequant_mul;
   }
@@ -31,7 +32,9 @@ constexpr SegmentSource source_of(Segment segment) {
 
 inline const RowsView& rows_of(const ExpertTensors& expert, SegmentSource source) {
   const Projection& projection = expert[source.projection];
-  return source.part == Part::codes ? projection.codes : projection.block_scales;
+  return source.part == Part::codes  ? projection.codes
+         : source.part == Part::bias ? projection.bias
+                                     : projection.block_scales;
 }
 
 inline ScalarRef scalar_of(const ExpertTensors& expert, SegmentSource source) {
@@ -49,10 +52,13 @@ struct SegmentCut {
 };
 
 // `source_rows` and `source_row_bytes` are the whole tensor's.
-constexpr SegmentCut cut_of(SegmentSource source, const InterSlice& slice,
-                            std::uint64_t source_rows, std::uint64_t source_row_bytes) {
+constexpr SegmentCut cut_of(SegmentSource source, const RankPlan& rank, std::uint64_t source_rows,
+                            std::uint64_t source_row_bytes) {
+  const InterSlice& slice = rank.slice;
   if (source.is_cut_by_rows())
     return {slice.rows.src.value, slice.rows.count.value, 0, source_row_bytes};
+  if (source.part == Part::bias)
+    return {0, rank.tp_rank == 0 ? source_rows : 0, 0, source_row_bytes};
   if (source.part == Part::codes)
     return {0, source_rows, slice.bytes.src.value, slice.bytes.count.value};
   return {0, source_rows, slice.groups.src.value, slice.groups.count.value};  // one byte per group
@@ -62,15 +68,17 @@ constexpr SegmentCut cut_of(SegmentSource source, const InterSlice& slice,
 // the planned room. Differences, not sums: a length near the end of 64 bits must not wrap into
 // range.
 inline SegmentCut checked_cut(const PackedSegment& segment, SegmentSource source,
-                              const InterSlice& slice, std::uint64_t source_rows,
+                              const RankPlan& rank, std::uint64_t source_rows,
                               std::uint64_t source_row_bytes) {
-  const SegmentCut cut = cut_of(source, slice, source_rows, source_row_bytes);
+  const InterSlice& slice = rank.slice;
+  const SegmentCut cut = cut_of(source, rank, source_rows, source_row_bytes);
   MOXIE_CHECK(cut.first_row <= source_rows && cut.rows <= source_rows - cut.first_row &&
                   cut.first_byte <= source_row_bytes &&
                   cut.row_bytes <= source_row_bytes - cut.first_byte,
               "a planned range lies inside its tensor");
   const std::uint64_t room = source.is_cut_by_rows()      ? slice.rows.dst.value
                              : source.part == Part::codes ? slice.bytes.dst.value
+                             : source.part == Part::bias  ? source_row_bytes
                                                           : slice.groups.dst.value;
   MOXIE_CHECK(source.is_cut_by_rows()
                   ? segment.rows == room && segment.row_bytes == source_row_bytes

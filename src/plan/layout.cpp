@@ -15,7 +15,7 @@ namespace {
 // Experts start at cache lines, so that no two share one.
 constexpr std::uint64_t kStrideAlign = 64;
 
-constexpr std::array<std::string_view, 12> kSegmentNames = {"gate",
+constexpr std::array<std::string_view, 15> kSegmentNames = {"gate",
                                                             "up",
                                                             "down",
                                                             "gate_scale",
@@ -26,7 +26,10 @@ constexpr std::array<std::string_view, 12> kSegmentNames = {"gate",
                                                             "down_dequant_mul",
                                                             "gate_act_dequant_mul",
                                                             "up_act_dequant_mul",
-                                                            "down_act_dequant_mul"};
+                                                            "down_act_dequant_mul",
+                                                            "gate_bias",
+                                                            "up_bias",
+                                                            "down_bias"};
 
 }  // namespace
 
@@ -39,7 +42,9 @@ const PackedSegment* PackedLayout::find(Segment segment) const {
   return found == segments.end() ? nullptr : &*found;
 }
 
-PackedLayout linear_layout(std::uint64_t hidden, Elems kernel, BlockFormat format, bool gated) {
+PackedLayout linear_layout(std::uint64_t hidden, Elems kernel, BlockFormat format,
+                           ExpertParts parts) {
+  const bool gated = parts.gated;
   PackedLayout layout;
   const auto add = [&](Segment segment, std::uint64_t rows, std::uint64_t row_bytes) {
     layout.segments.push_back(
@@ -63,6 +68,11 @@ PackedLayout linear_layout(std::uint64_t hidden, Elems kernel, BlockFormat forma
         add(static_cast<Segment>(static_cast<unsigned>(first) + projection), 1, sizeof(float));
       }
     }
+  }
+  if (parts.biases) {
+    if (gated) add(Segment::gate_bias, kernel.value, sizeof(float));
+    add(Segment::up_bias, kernel.value, sizeof(float));
+    add(Segment::down_bias, hidden, sizeof(float));
   }
   layout.stride = round_up(layout.expert_bytes, kStrideAlign);
   return layout;

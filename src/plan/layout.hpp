@@ -6,8 +6,16 @@
 
 namespace moxie {
 
-// Linear layout: codes of gate, up, down, then their scales, then the f32 scalars of NVFP4; the
-// stride is a multiple of 64 bytes. `kernel` is the local intermediate width in memory.
-PackedLayout linear_layout(std::uint64_t hidden, Elems kernel, BlockFormat format, bool gated);
+// What experts have beside up and down.
+struct ExpertParts {
+  bool gated = true;
+  bool biases = false;
+};
+
+// Linear layout: codes of gate, up, down, then their scales, then the f32 scalars of NVFP4, then
+// f32 biases; the stride is a multiple of 64 bytes. `kernel` is the local intermediate width in
+// memory.
+PackedLayout linear_layout(std::uint64_t hidden, Elems kernel, BlockFormat format,
+                           ExpertParts parts);
 
 }  // namespace moxie

@@ -108,6 +108,7 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   plan.experts = config.experts;
   plan.layers = config.moe_layers.size();
   plan.gated = config.gated;
+  plan.biases = config.biases;
   check_widths(config, plan.format);
   const KernelEntry& kernel = choose_kernel({.target = plan.target,
                                              .format = plan.format,

@@ -27,7 +27,9 @@ Json slice_json(Segment tensor, std::string_view unit, const UnitRange<Unit>& ra
   return slice;
 }
 
-Json slices_json(const InterSlice& slice, bool gated) {
+Json slices_json(const ShardPlan& plan, const RankPlan& rank) {
+  const InterSlice& slice = rank.slice;
+  const bool gated = plan.gated;
   Json slices = Json::array();
   if (gated) slices.push_back(slice_json(Segment::gate, "row", slice.rows));
   slices.push_back(slice_json(Segment::up, "row", slice.rows));
@@ -35,6 +37,13 @@ Json slices_json(const InterSlice& slice, bool gated) {
   if (gated) slices.push_back(slice_json(Segment::gate_scale, "row", slice.rows));
   slices.push_back(slice_json(Segment::up_scale, "row", slice.rows));
   slices.push_back(slice_json(Segment::down_scale, "group", slice.groups));
+  if (plan.biases) {
+    if (gated) slices.push_back(slice_json(Segment::gate_bias, "row", slice.rows));
+    slices.push_back(slice_json(Segment::up_bias, "row", slice.rows));
+    const Elems hidden{plan.hidden};
+    const UnitRange<Elems> once{{}, rank.tp_rank == 0 ? hidden : Elems{}, hidden};
+    slices.push_back(slice_json(Segment::down_bias, "row", once));
+  }
   return slices;
 }
 
@@ -49,13 +58,13 @@ Json axis_json(const AxisPlan& axis) {
   return json;
 }
 
-Json rank_json(const RankPlan& rank, bool gated) {
+Json rank_json(const ShardPlan& plan, const RankPlan& rank) {
   Json experts = Json::array();
   experts.push_back(rank.experts.first);
   experts.push_back(rank.experts.end);
   Json json;
   json.set("rank", rank.rank).set("tp_rank", rank.tp_rank).set("ep_rank", rank.ep_rank);
-  json.set("experts", std::move(experts)).set("slices", slices_json(rank.slice, gated));
+  json.set("experts", std::move(experts)).set("slices", slices_json(plan, rank));
   json.set("bytes_layer", rank.bytes_layer).set("bytes_total", rank.bytes_total);
   return json;
 }
@@ -156,6 +165,7 @@ ShardPlan read_decision(const Reader& read, const Json& document) {
   plan.experts = read.number(document, "experts");
   plan.layers = read.number(document, "layers");
   plan.gated = read.field(document, "gated").as_bool();
+  if (const Json* biases = document.find("biases")) plan.biases = biases->as_bool();
   const std::size_t ranks = read.field(document, "ranks").elements().size();
   if (plan.tp == 0 || plan.ep == 0 || ranks != std::size_t{plan.tp} * plan.ep) read.refuse("ranks");
   if (plan.hidden == 0 || plan.hidden > kMaxWidth || plan.hidden % scale_group(plan.format) != 0)
@@ -198,11 +208,12 @@ Json to_json(const ShardPlan& plan) {
       .set("experts", plan.experts)
       .set("layers", plan.layers)
       .set("gated", plan.gated);
+  if (plan.biases) json.set("biases", true);
   Json axes = Json::array();
   for (const AxisPlan& axis : plan.axes) axes.push_back(axis_json(axis));
   json.set("axes", std::move(axes));
   Json ranks = Json::array();
-  for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(rank, plan.gated));
+  for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(plan, rank));
   json.set("ranks", std::move(ranks));
   json.set("kernels", Json::object().set("route", plan.route_kernel).set("experts", plan.kernel));
   json.set("workspace_bytes", plan.workspace_bytes ? Json(*plan.workspace_bytes) : Json());

@@ -38,7 +38,8 @@ std::vector<RankPlan> plan_ranks(const ShardPlan& plan) {
 
 void derive_ranks(ShardPlan& plan) {
   plan.identity = plan.inter().virtual_global == plan.inter().original;
-  plan.layout = linear_layout(plan.hidden, plan.inter().kernel, plan.format, plan.gated);
+  plan.layout = linear_layout(plan.hidden, plan.inter().kernel, plan.format,
+                              {.gated = plan.gated, .biases = plan.biases});
   plan.ranks = plan_ranks(plan);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "pack/logical_tensor.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/segment_source.hpp"
@@ -23,6 +24,7 @@ struct PackedPart {
   const PackedRank* packed = nullptr;  // nullptr when the rank can not be read
   const TensorInfo* tensor = nullptr;
   std::span<const std::byte> bytes;  // rows * row_bytes of the segment
+  std::vector<std::byte> widened{};  // where the file holds narrower biases than a blob
 };
 
 std::size_t first_difference(std::span<const std::byte> a, std::span<const std::byte> b) {
@@ -52,7 +54,7 @@ class ExpertComparison {
       const SegmentSource from = source_of(segment.segment);
       const std::vector<PackedPart> parts = parts_of(segment, from);
       if (parts.empty()) continue;
-      if (source_tensor(from) != nullptr) ++tally_.tensors;
+      if (has_source(from)) ++tally_.tensors;
       if (from.is_scalar()) {
         compare_scalar(from, parts);
       } else {
@@ -64,9 +66,9 @@ class ExpertComparison {
   }
 
  private:
-  [[nodiscard]] const TensorInfo* source_tensor(SegmentSource from) const {
+  [[nodiscard]] bool has_source(SegmentSource from) const {
     const ExpertTensors& expert = layer_.experts[expert_];
-    return from.is_scalar() ? scalar_of(expert, from).tensor : rows_of(expert, from).tensor;
+    return from.is_scalar() ? scalar_of(expert, from).present() : rows_of(expert, from).present();
   }
 
   void report(std::string code, std::string message, const PackedPart& part, std::string expected,
@@ -110,24 +112,24 @@ class ExpertComparison {
   // The segment on every owner. Reports tensors that are absent or of another type; returns nothing
   // when any is.
   std::vector<PackedPart> parts_of(const PackedSegment& segment, SegmentSource from) {
-    const TensorInfo* original = source_tensor(from);
-    name_ = original != nullptr ? original->name : std::string(name_of(segment.segment));
-    // An absent scalar is left out of logical files.
-    if (set_.layout == FileLayout::logical && original == nullptr) return {};
+    const auto logical = logical_tensor(source_.checkpoint, layer_, expert_, segment);
+    name_ = logical ? logical->entry.name : std::string(name_of(segment.segment));
+    // What the source does not have is left out of logical files.
+    if (set_.layout == FileLayout::logical && !logical) return {};
     std::vector<PackedPart> parts = owners();
     for (PackedPart& part : parts) {
       if (part.packed == nullptr) continue;
       if (set_.layout == FileLayout::kernel) {
         if (!find_blob(part)) return {};
         part.bytes = part.bytes.subspan(segment.offset, segment.bytes());
-      } else if (original != nullptr) {
-        part.tensor = part.packed->checkpoint->find(original->name);
-        const Shape shape =
-            from.is_scalar()
-                ? original->shape
-                : Shape{segment.rows, segment.row_bytes * 8 / bits_of(original->dtype)};
-        if (!check_tensor(part, original->dtype, shape)) return {};
+      } else {
+        part.tensor = part.packed->checkpoint->find(logical->entry.name);
+        if (!check_tensor(part, logical->entry.dtype, logical->entry.shape)) return {};
         part.bytes = part.packed->checkpoint->bytes(*part.tensor);
+        if (from.part == Part::bias) {
+          part.widened = canonical_biases(logical->entry.dtype, part.bytes);
+          part.bytes = part.widened;
+        }
       }
     }
     return parts;
@@ -169,11 +171,10 @@ class ExpertComparison {
   // Logical files hold what the source stores, blobs what multiplies; an absent scalar is NaN in a
   // blob, with the bits that pack_expert writes.
   [[nodiscard]] std::array<std::byte, 4> expected_scalar(const ScalarRef& scalar) const {
-    std::array bytes = {std::byte{0}, std::byte{0}, std::byte{0xC0}, std::byte{0x7F}};
-    if (!scalar.present()) return bytes;
-    std::ranges::copy(source_.checkpoint.bytes(*scalar.tensor), bytes.begin());
-    if (set_.layout == FileLayout::logical || !scalar.reciprocal) return bytes;
-    return std::bit_cast<std::array<std::byte, 4>>(scalar.multiplier(std::bit_cast<float>(bytes)));
+    if (!scalar.present()) return {std::byte{0}, std::byte{0}, std::byte{0xC0}, std::byte{0x7F}};
+    const float stored = stored_scalar(source_.checkpoint, scalar);
+    const bool as_stored = set_.layout == FileLayout::logical || !scalar.reciprocal;
+    return std::bit_cast<std::array<std::byte, 4>>(as_stored ? stored : scalar.multiplier(stored));
   }
 
   void compare_scalar(SegmentSource from, const std::vector<PackedPart>& parts) {
@@ -195,11 +196,12 @@ class ExpertComparison {
                     const std::vector<PackedPart>& parts) {
     const RowsView& view = rows_of(layer_.experts[expert_], from);
     if (from.part == Part::block_scales) check_source_scales(view);
-    std::uint64_t position =
-        0;  // along the cut axis: rows, packed bytes or scale groups joined so far
+    if (from.part == Part::bias) check_source_biases(view);
+    // Rows, packed bytes or scale groups joined so far, along the cut axis.
+    std::uint64_t position = 0;
+    const bool by_rows = is_joined_by_rows(from);
     for (const PackedPart& part : parts) {
-      const SegmentCut planned = cut_of(from, part.rank->slice, view.rows, view.row_bytes);
-      const bool by_rows = from.is_cut_by_rows();
+      const SegmentCut planned = cut_of(from, *part.rank, view.rows, view.row_bytes);
       const std::uint64_t count = by_rows ? planned.rows : planned.row_bytes;
       const std::uint64_t room = (by_rows ? view.rows : view.row_bytes) - position;
       if (count > room) {
@@ -212,15 +214,20 @@ class ExpertComparison {
       if (part.packed != nullptr) compare_part(segment, from, view, part, joined);
       position += count;
     }
-    const std::uint64_t whole = from.is_cut_by_rows() ? view.rows : view.row_bytes;
+    const std::uint64_t whole = by_rows ? view.rows : view.row_bytes;
     if (position != whole) {
       report("MOXIE-V006", "real parts do not cover the source", parts.back(),
              std::to_string(whole) + " units", std::to_string(position));
     }
   }
 
+  // The bias of down is whole on one rank.
+  static bool is_joined_by_rows(SegmentSource from) {
+    return from.is_cut_by_rows() || from.part == Part::bias;
+  }
+
   static std::string_view unit_of(SegmentSource from) {
-    return from.is_cut_by_rows() ? "row" : from.part == Part::codes ? "byte" : "group";
+    return is_joined_by_rows(from) ? "row" : from.part == Part::codes ? "byte" : "group";
   }
 
   void compare_part(const PackedSegment& segment, SegmentSource from, const RowsView& view,
@@ -230,12 +237,12 @@ class ExpertComparison {
       return " at row " + std::to_string(row) + ", offset " + std::to_string(byte) + " (unit " +
              unit + ")";
     };
+    std::vector<std::byte> original(cut.row_bytes);
     for (std::uint64_t row = 0; row < segment.rows; ++row) {
       const auto packed = part.bytes.subspan(row * segment.row_bytes, segment.row_bytes);
       const std::uint64_t real = row < cut.rows ? cut.row_bytes : 0;
       if (real > 0) {
-        const auto original =
-            row_bytes(source_.checkpoint, view, cut.first_row + row).subspan(cut.first_byte, real);
+        read_row(source_.checkpoint, view, cut.first_row + row, cut.first_byte, original);
         const std::size_t at = first_difference(original, packed.first(real));
         if (at != real) {
           report("MOXIE-V002", "real part differs from the source" + place(row, at), part,
@@ -255,12 +262,21 @@ class ExpertComparison {
   }
 
   void check_source_scales(const RowsView& view) const {
+    std::vector<std::byte> scales(view.row_bytes);
     for (std::uint64_t row = 0; row < view.rows; ++row) {
-      const auto scales = row_bytes(source_.checkpoint, view, row);
+      read_row(source_.checkpoint, view, row, 0, scales);
       const std::size_t bad = first_bad_scale(layer_.format, scales);
       if (bad != scales.size()) {
         refuse_scale(source_.checkpoint, layer_, expert_, *view.tensor, row, bad, scales[bad]);
       }
+    }
+  }
+
+  void check_source_biases(const RowsView& view) const {
+    std::vector<std::byte> bias(view.row_bytes);
+    for (std::uint64_t row = 0; row < view.rows; ++row) {
+      read_row(source_.checkpoint, view, row, 0, bias);
+      check_biases(bias, row, place_of(source_.checkpoint, layer_, expert_, *view.tensor));
     }
   }
 
@@ -279,15 +295,13 @@ ExpertTally compare_expert(const PackedSet& set, const MoeModel& source, const L
   return ExpertComparison(set, source, layer, expert).compare();
 }
 
-std::uint64_t expected_tensors(const PackedSet& set, const RankPlan& rank,
+std::uint64_t expected_tensors(const PackedSet& set, const RankPlan& rank, const MoeModel& source,
                                const LayerExperts& layer) {
   if (set.layout == FileLayout::kernel) return 1;
   std::uint64_t count = 0;
   for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert) {
     for (const PackedSegment& segment : set.plan.layout.segments) {
-      const SegmentSource from = source_of(segment.segment);
-      const bool stored = !from.is_scalar() || scalar_of(layer.experts[expert], from).present();
-      count += stored ? 1 : 0;
+      count += logical_tensor(source.checkpoint, layer, expert, segment) ? 1 : 0;
     }
   }
   return count;

@@ -27,7 +27,7 @@ ExpertTally compare_expert(const PackedSet& set, const MoeModel& source, const L
                            std::uint64_t expert);
 
 // Tensors that a rank's file of this layer holds.
-std::uint64_t expected_tensors(const PackedSet& set, const RankPlan& rank,
+std::uint64_t expected_tensors(const PackedSet& set, const RankPlan& rank, const MoeModel& source,
                                const LayerExperts& layer);
 
 }  // namespace moxie

@@ -22,32 +22,52 @@ const std::uint8_t* octets(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-ref::Expert CheckpointExperts::expert(std::uint64_t number) const {
+ref::Expert CheckpointExperts::expert(std::uint64_t number) {
   const ExpertTensors& tensors = layer_.experts[number];
   const bool gated = tensors.gate.codes.present();
+  gathered_.clear();
   return {.gate = gated ? matrix(number, ProjectionKind::gate, tensors.gate) : ref::Matrix{},
           .up = matrix(number, ProjectionKind::up, tensors.up),
           .down = matrix(number, ProjectionKind::down, tensors.down)};
 }
 
 ref::Matrix CheckpointExperts::matrix(std::uint64_t expert, ProjectionKind kind,
-                                      const Projection& projection) const {
-  const RowsView& scales = projection.block_scales;
-  for (std::uint64_t row = 0; row < scales.rows; ++row) {
-    const auto bytes = row_bytes(model_.checkpoint, scales, row);
-    const std::size_t bad = first_bad_scale(layer_.format, bytes);
+                                      const Projection& projection) {
+  const Rows scales = rows_of(projection.block_scales);
+  for (std::uint64_t row = 0; row < projection.block_scales.rows; ++row) {
+    const std::span bytes(scales.first + row * scales.stride, projection.block_scales.row_bytes);
+    const std::size_t bad = first_bad_scale(layer_.format, std::as_bytes(bytes));
     if (bad == bytes.size()) continue;
-    refuse_scale(model_.checkpoint, layer_, expert, *scales.tensor, row, bad, bytes[bad]);
+    refuse_scale(model_.checkpoint, layer_, expert, *projection.block_scales.tensor, row, bad,
+                 std::byte{bytes[bad]});
   }
-  return {.codes = first_byte(projection.codes),
-          .codes_stride = projection.codes.row_stride,
-          .scales = first_byte(scales),
-          .scales_stride = scales.row_stride,
-          .dequant_mul = dequant_mul(expert, kind, projection.dequant_mul)};
+  const Rows codes = rows_of(projection.codes);
+  ref::Matrix matrix{.codes = codes.first,
+                     .codes_stride = codes.stride,
+                     .scales = scales.first,
+                     .scales_stride = scales.stride,
+                     .dequant_mul = dequant_mul(expert, kind, projection.dequant_mul)};
+  if (projection.bias.present()) {
+    matrix.bias = gathered_rows(projection.bias).first;
+    const auto& biases = gathered_.back();
+    check_biases(biases, 0, place_of(model_.checkpoint, layer_, expert, *projection.bias.tensor));
+  }
+  return matrix;
 }
 
-const std::uint8_t* CheckpointExperts::first_byte(const RowsView& view) const {
-  return octets(model_.checkpoint.bytes(*view.tensor).subspan(view.offset));
+// The checkpoint's own bytes where they are canonical.
+CheckpointExperts::Rows CheckpointExperts::rows_of(const RowsView& view) {
+  if (view.packing != RowPacking::plain) return gathered_rows(view);
+  return {octets(model_.checkpoint.bytes(*view.tensor).subspan(view.offset)), view.row_stride};
+}
+
+CheckpointExperts::Rows CheckpointExperts::gathered_rows(const RowsView& view) {
+  std::vector<std::byte>& bytes = gathered_.emplace_back(view.rows * view.row_bytes);
+  for (std::uint64_t row = 0; row < view.rows; ++row) {
+    read_row(model_.checkpoint, view, row, 0,
+             std::span(bytes).subspan(row * view.row_bytes, view.row_bytes));
+  }
+  return {octets(bytes), view.row_bytes};
 }
 
 double CheckpointExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind,
@@ -88,11 +108,17 @@ ref::Matrix JoinedExperts::matrix(std::uint64_t expert, ProjectionKind kind,
          .where = {.expert = expert},
          .hint = "pack the expert again from its checkpoint"});
   }
-  return {.codes = octets(tensor(Segment::gate, kind)),
-          .codes_stride = to_packed_bytes(Elems{columns}).value,
-          .scales = octets(scales),
-          .scales_stride = groups,
-          .dequant_mul = dequant_mul(expert, kind)};
+  ref::Matrix matrix{.codes = octets(tensor(Segment::gate, kind)),
+                     .codes_stride = to_packed_bytes(Elems{columns}).value,
+                     .scales = octets(scales),
+                     .scales_stride = groups,
+                     .dequant_mul = dequant_mul(expert, kind)};
+  if (plan_.biases) {
+    const auto& biases = tensor(Segment::gate_bias, kind);
+    check_biases(biases, 0, {.tensor = std::string(name_of(kind)) + "_bias", .expert = expert});
+    matrix.bias = octets(biases);
+  }
+  return matrix;
 }
 
 double JoinedExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind) const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <span>
 #include <vector>
 
@@ -15,23 +16,30 @@
 
 namespace moxie {
 
-// Hands out the checkpoint's own bytes, after refusing what pack() refuses.
+// Hands out the checkpoint's own bytes, or what they mean where they are stored in another way,
+// after refusing what pack() refuses. It holds until the next.
 class CheckpointExperts {
  public:
   CheckpointExperts(const MoeModel& model, const LayerExperts& layer)
       : model_(model), layer_(layer) {}
 
-  [[nodiscard]] ref::Expert expert(std::uint64_t number) const;
+  ref::Expert expert(std::uint64_t number);
 
  private:
-  [[nodiscard]] ref::Matrix matrix(std::uint64_t expert, ProjectionKind kind,
-                                   const Projection& projection) const;
-  [[nodiscard]] const std::uint8_t* first_byte(const RowsView& view) const;
+  struct Rows {
+    const std::uint8_t* first = nullptr;
+    std::uint64_t stride = 0;
+  };
+
+  ref::Matrix matrix(std::uint64_t expert, ProjectionKind kind, const Projection& projection);
+  Rows rows_of(const RowsView& view);
+  Rows gathered_rows(const RowsView& view);
   [[nodiscard]] double dequant_mul(std::uint64_t expert, ProjectionKind kind,
                                    const ScalarRef& scalar) const;
 
   const MoeModel& model_;
   const LayerExperts& layer_;
+  std::list<std::vector<std::byte>> gathered_;  // of the expert that was handed out last
 };
 
 // Joins the ranks' parts of one expert at a time; what it hands out holds until the next.

@@ -166,7 +166,7 @@ LayerReference make_reference(const MoeModel& model, int layer, const ShardPlan&
                         std::string(name_of(source.format))});
   }
   check_problem(plan, spec, probe);
-  const CheckpointExperts experts(model, source);
+  CheckpointExperts experts(model, source);
   return judge(plan, spec, probe, options,
                [&](std::uint64_t expert) { return experts.expert(expert); });
 }

@@ -264,7 +264,8 @@ class SetVerifier {
   void check_tensor_count(const LayerExperts& layer) {
     for (const PackedRank& rank : set_.ranks) {
       if (!rank.checkpoint) continue;
-      const std::uint64_t expected = expected_tensors(set_, set_.plan.ranks[rank.rank], layer);
+      const std::uint64_t expected =
+          expected_tensors(set_, set_.plan.ranks[rank.rank], source_, layer);
       std::uint64_t found = 0;
       for (const TensorInfo& tensor : rank.checkpoint->tensors()) {
         if (rank.checkpoint->files()[tensor.file].path.filename() == layer_file_name(layer.layer))

@@ -76,7 +76,7 @@ class HandLayer {
       at_.down_mul = take(4);
     }
     biases_ = end;
-    end += (2 * inter + hidden) * sizeof(std::uint16_t);
+    end += (2 * inter + hidden) * sizeof(float);
     stride_ = end + 3;  // no alignment is promised
     bytes_.resize(1 + experts * stride_);
     for (std::uint64_t expert = 0; expert < experts; ++expert) {
@@ -115,7 +115,7 @@ class HandLayer {
     at_.gate = at_.gate_scale = at_.gate_mul = BlobOffsets::kAbsent;
     return *this;
   }
-  // The value must be a bf16 number. From the first one on, the half has biases, the others 0.
+  // From the first one on, the half has biases, the others 0.
   HandLayer& bias(std::uint64_t expert, Half half, std::uint64_t row, float value) {
     std::uint64_t& at = half == Half::gate ? at_.gate_bias
                         : half == Half::up ? at_.up_bias
@@ -123,9 +123,8 @@ class HandLayer {
     const std::uint64_t before = half == Half::gate ? 0
                                  : half == Half::up ? shape_.inter
                                                     : 2 * shape_.inter;
-    at = biases_ + before * sizeof(std::uint16_t);
-    const std::uint16_t bits = encode_bf16(value);
-    std::memcpy(blob(expert) + at + row * sizeof bits, &bits, sizeof bits);
+    at = biases_ + before * sizeof(float);
+    std::memcpy(blob(expert) + at + row * sizeof value, &value, sizeof value);
     return *this;
   }
   // Output column 0 is `value_code` times activation 0.

@@ -98,6 +98,12 @@ inline const TensorInfo* source_of_segment(const ExpertTensors& expert, Segment 
       return expert.up.act_dequant_mul.tensor;
     case Segment::down_act_dequant_mul:
       return expert.down.act_dequant_mul.tensor;
+    case Segment::gate_bias:
+      return expert.gate.bias.tensor;
+    case Segment::up_bias:
+      return expert.up.bias.tensor;
+    case Segment::down_bias:
+      return expert.down.bias.tensor;
   }
   return nullptr;
 }

@@ -18,8 +18,7 @@ struct Matrix {
   const std::uint8_t* scales = nullptr;  // [rows, cols/group]
   std::uint64_t scales_stride = 0;
   double dequant_mul = 1;              // 1 where the format has none
-  const std::uint8_t* bias = nullptr;  // bf16 [rows], `bias_stride` bytes apart; null: none
-  std::uint64_t bias_stride = 2;
+  const std::uint8_t* bias = nullptr;  // f32 [rows]; null: none
 };
 
 struct Expert {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "formats/bf16.hpp"
 #include "kernels/ref/reference.hpp"
 
 namespace moxie::ref {
@@ -26,9 +25,9 @@ inline double accumulation_error(std::uint64_t roundings, double magnitude, doub
 
 inline double bias_of(const Matrix& matrix, std::uint64_t row) {
   if (matrix.bias == nullptr) return 0;
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, matrix.bias + row * matrix.bias_stride, sizeof bits);
-  return decode_bf16(bits);
+  float value = 0;
+  std::memcpy(&value, matrix.bias + row * sizeof value, sizeof value);
+  return value;
 }
 
 // The rounding of a sum to which a bias was added.

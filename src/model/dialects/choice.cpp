@@ -13,9 +13,16 @@ namespace moxie {
 
 namespace {
 
-constexpr std::array kDialects = {
-    &kDeepseekV4, &kDeepseekV4Nvfp4, &kModelopt, &kCompressedTensorsNvfp4, &kCompressedTensorsMxfp4,
-    &kQuark};
+constexpr std::array kDialects = {&kDeepseekV4,
+                                  &kDeepseekV4Nvfp4,
+                                  &kModelopt,
+                                  &kCompressedTensorsNvfp4,
+                                  &kCompressedTensorsMxfp4,
+                                  &kQuark,
+                                  &kGptOss,
+                                  &kGptOssOriginal,
+                                  &kGgufMxfp4,
+                                  &kGgufNvfp4};
 
 // True when a projection of the group has this part, in a type that `fits` accepts.
 template <class Fits>
@@ -33,6 +40,29 @@ bool holds_fp4(const ExpertGroup& group, const Dialect& dialect, const DialectNa
          has_part(group, names, names.block_scales,
                   [&](DType dtype) { return is_scale_type(dialect.format, dtype); }) &&
          (names.foreign.empty() || !has_part(group, names, names.foreign, any_type));
+}
+
+// The same for tensors of a whole layer.
+bool holds_stack(const ExpertGroup& group, const Dialect& dialect) {
+  const StackedNames& names = *dialect.stacked;
+  const auto has = [&](std::string_view leaf, const auto& fits) {
+    const auto found = group.leaves.find(leaf);
+    return found != group.leaves.end() && fits(found->second);
+  };
+  return std::ranges::any_of(std::array{1U, 2U}, [&](unsigned projection) {
+    if (names.kind == StackKind::gguf) {
+      const DType blocks =
+          dialect.format == BlockFormat::mxfp4 ? DType::mxfp4_blocks : DType::nvfp4_blocks;
+      return has(names.codes[projection], [&](DType dtype) { return dtype == blocks; });
+    }
+    return has(names.codes[projection], is_code_type) &&
+           has(names.block_scales[projection],
+               [&](DType dtype) { return is_scale_type(dialect.format, dtype); });
+  });
+}
+
+bool holds_stacked_weights(const ExpertGroup& group, const StackedNames& names) {
+  return group.leaves.contains(names.codes[1]) || group.leaves.contains(names.codes[2]);
 }
 
 bool holds_weights(const ExpertGroup& group, const DialectNames& names) {
@@ -58,15 +88,25 @@ DialectChoice first_declared(std::string_view prefix, DeclaredDialect declared,
 
 }  // namespace
 
+std::string DialectChoice::weight_name(std::string_view prefix, ProjectionKind kind) const {
+  const auto at = static_cast<std::size_t>(kind);
+  const std::string start = std::string(prefix) + ".";
+  if (names == nullptr) return start + std::string(dialect->stacked->codes[at]);
+  return start + "0." + std::string(names->projections[at]) + std::string(names->codes);
+}
+
 DialectChoice choose_dialect(std::string_view prefix, const ExpertGroup& group,
                              DeclaredDialect declared) {
   for (const Dialect* dialect : kDialects) {
     if (!dialect->lives_under(prefix)) continue;
+    if (dialect->stacked != nullptr && holds_stack(group, *dialect)) return {dialect, nullptr};
     for (const DialectNames& names : dialect->namings) {
       if (holds_fp4(group, *dialect, names)) return {dialect, &names};
     }
   }
   return first_declared(prefix, declared, [&](const Dialect& dialect) -> DialectChoice {
+    if (dialect.stacked != nullptr && holds_stacked_weights(group, *dialect.stacked))
+      return {&dialect, nullptr};
     for (const DialectNames& names : dialect.namings) {
       if (holds_weights(group, names)) return {&dialect, &names};
     }
@@ -76,7 +116,7 @@ DialectChoice choose_dialect(std::string_view prefix, const ExpertGroup& group,
 
 DialectChoice assume_dialect(std::string_view prefix, DeclaredDialect declared) {
   return first_declared(prefix, declared, [](const Dialect& dialect) -> DialectChoice {
-    return {&dialect, dialect.namings.data()};
+    return {&dialect, dialect.stacked != nullptr ? nullptr : dialect.namings.data()};
   });
 }
 

@@ -3,18 +3,23 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "model/dialects/dialect.hpp"
 #include "model/expert_names.hpp"
+#include "moxie/model.hpp"
 
 namespace moxie {
 
-// Both nullptr: none.
+// dialect nullptr: none.
 struct DialectChoice {
   const Dialect* dialect = nullptr;
-  const DialectNames* names = nullptr;
+  const DialectNames* names = nullptr;  // nullptr for a stacked dialect, which has one naming
+
+  // The name of a weight tensor that a layer of this dialect has.
+  [[nodiscard]] std::string weight_name(std::string_view prefix, ProjectionKind kind) const;
 };
 
 // What a config declares, for what the tensors leave open.

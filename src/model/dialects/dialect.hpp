@@ -19,7 +19,25 @@ struct DialectNames {
   std::string_view dequant_mul{};      // f32 scalar
   std::string_view act_dequant_mul{};  // f32 scalar
   bool reciprocal = false;             // one over the scalars multiplies, not they
+  std::string_view bias{};             // bf16 or f32 [n], of models whose experts have biases
   std::string_view foreign{};          // a part that tells another dialect
+};
+
+// How experts lie in tensors that hold all of a layer.
+enum class StackKind : std::uint8_t {
+  blocks,  // codes [experts, n, k/32, 16] and scales [experts, n, k/32]
+  gguf     // blocks of codes and scales [experts, n, k]
+};
+
+// Names under "PREFIX."; gate, up, down. Gate and up of one name share a tensor, row by row: gate
+// 0, up 0, gate 1, …
+struct StackedNames {
+  StackKind kind = StackKind::blocks;
+  std::array<std::string_view, 3> codes;
+  std::array<std::string_view, 3> block_scales;
+  std::array<std::string_view, 3> biases;
+  std::array<std::string_view, 3> dequant_muls{};      // f32 [experts]; absent: 1
+  std::array<std::string_view, 3> act_dequant_muls{};  // f32 [experts]
 };
 
 // A dialect owns a group of expert tensors when it lives under the group's prefix and the group has
@@ -32,6 +50,7 @@ struct Dialect {
   std::span<const DialectNames> namings;
   std::string_view default_prefix;  // with "{}" for the layer number
   bool (*lives_under)(std::string_view prefix);
+  const StackedNames* stacked = nullptr;  // instead of `namings`
 };
 
 extern const Dialect kDeepseekV4;
@@ -40,5 +59,9 @@ extern const Dialect kModelopt;
 extern const Dialect kCompressedTensorsNvfp4;
 extern const Dialect kCompressedTensorsMxfp4;
 extern const Dialect kQuark;
+extern const Dialect kGptOss;
+extern const Dialect kGptOssOriginal;
+extern const Dialect kGgufMxfp4;
+extern const Dialect kGgufNvfp4;
 
 }  // namespace moxie

@@ -13,7 +13,8 @@ constexpr DialectNames named(std::string_view gate, std::string_view up, std::st
           .codes = ".weight",
           .block_scales = ".weight_scale",
           .dequant_mul = ".weight_scale_2",
-          .act_dequant_mul = ".input_scale"};
+          .act_dequant_mul = ".input_scale",
+          .bias = ".bias"};
 }
 
 constexpr DialectNames kNamings[] = {named("gate_proj", "up_proj", "down_proj"),

@@ -11,6 +11,7 @@ constexpr DialectNames named(std::string_view gate, std::string_view up, std::st
   return {.projections = {gate, up, down},
           .codes = ".weight",
           .block_scales = ".weight_scale",
+          .bias = ".bias",
           .foreign = ".weight_scale_2"};
 }
 

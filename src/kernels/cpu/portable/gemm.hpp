@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "formats/bf16.hpp"
 #include "formats/block_format.hpp"
 #include "moxie/types.hpp"
 
@@ -48,13 +47,13 @@ struct WeightRows {
   const std::uint8_t* scales = nullptr;  // [rows, columns/group]
   std::uint64_t columns = 0;             // multiple of 32
   float dequant_mul = 1;                 // applied to the finished sum
-  const std::uint8_t* bias = nullptr;    // bf16 [rows], added last; null: none
+  const std::uint8_t* bias = nullptr;    // f32 [rows], added last; null: none
 
   [[nodiscard]] float finished(float sum, std::uint64_t row) const {
     if (bias == nullptr) return sum * dequant_mul;
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, bias + row * sizeof bits, sizeof bits);
-    return sum * dequant_mul + decode_bf16(bits);
+    float value = 0;
+    std::memcpy(&value, bias + row * sizeof value, sizeof value);
+    return sum * dequant_mul + value;
   }
 };
 

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stored rows in canonical bytes: copied, widened, or gathered from GGUF's blocks.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/checked.hpp"
+#include "formats/nibble_order.hpp"
+#include "moxie/model.hpp"
+
+namespace moxie {
+
+namespace {
+
+// A GGUF block: the scales of its groups, then their codes with split halves.
+struct BlockShape {
+  std::uint64_t scales;       // and groups
+  std::uint64_t group_elems;  // 32 (MXFP4) or 16 (NVFP4)
+
+  [[nodiscard]] constexpr std::uint64_t group_bytes() const { return group_elems / 2; }
+  [[nodiscard]] constexpr std::uint64_t bytes() const { return scales * (1 + group_bytes()); }
+};
+constexpr BlockShape kMxfp4Block{.scales = 1, .group_elems = 32};
+constexpr BlockShape kNvfp4Block{.scales = 4, .group_elems = 16};
+static_assert(kMxfp4Block.bytes() == 17 && kNvfp4Block.bytes() == 36);
+
+// The scale bytes [first, first + out.size()) of a row of blocks.
+void gather_scales(const std::byte* row, BlockShape shape, std::uint64_t first,
+                   std::span<std::byte> out) {
+  for (std::uint64_t i = 0; i < out.size(); ++i) {
+    const std::uint64_t group = first + i;
+    out[i] = row[group / shape.scales * shape.bytes() + group % shape.scales];
+  }
+}
+
+// The packed pairs [first, first + out.size()) of a row of blocks, even element low.
+void gather_codes(const std::byte* row, BlockShape shape, std::uint64_t first,
+                  std::span<std::byte> out) {
+  std::array<std::uint8_t, 16> pairs{};  // of the group that the byte before was in
+  std::uint64_t held = ~std::uint64_t{0};
+  for (std::uint64_t i = 0; i < out.size(); ++i) {
+    const std::uint64_t group = (first + i) / shape.group_bytes();
+    if (group != held) {
+      const std::byte* codes = row + group / shape.scales * shape.bytes() + shape.scales +
+                               group % shape.scales * shape.group_bytes();
+      reorder_block(reinterpret_cast<const std::uint8_t*>(codes), NibbleOrder::split_half,
+                    pairs.data(), NibbleOrder::even_low, shape.group_elems);
+      held = group;
+    }
+    out[i] = std::byte{pairs[(first + i) % shape.group_bytes()]};
+  }
+}
+
+// bf16 values as f32: the low half of each is zero.
+void widen(const std::byte* row, std::uint64_t first, std::span<std::byte> out) {
+  for (std::uint64_t i = 0; i < out.size(); ++i) {
+    const std::uint64_t at = first + i;
+    out[i] = at % 4 < 2 ? std::byte{0} : row[at / 4 * 2 + at % 4 - 2];
+  }
+}
+
+}  // namespace
+
+void read_row(const Checkpoint& checkpoint, const RowsView& view, std::uint64_t row,
+              std::uint64_t first_byte, std::span<std::byte> out) {
+  MOXIE_CHECK(
+      row < view.rows && first_byte <= view.row_bytes && out.size() <= view.row_bytes - first_byte,
+      "what is read lies inside the row");
+  const std::byte* stored =
+      checkpoint.bytes(*view.tensor).subspan(view.offset + row * view.row_stride).data();
+  switch (view.packing) {
+    case RowPacking::plain:
+      std::copy_n(stored + first_byte, out.size(), out.begin());
+      return;
+    case RowPacking::bf16:
+      widen(stored, first_byte, out);
+      return;
+    case RowPacking::mxfp4_codes:
+      gather_codes(stored, kMxfp4Block, first_byte, out);
+      return;
+    case RowPacking::mxfp4_scales:
+      gather_scales(stored, kMxfp4Block, first_byte, out);
+      return;
+    case RowPacking::nvfp4_codes:
+      gather_codes(stored, kNvfp4Block, first_byte, out);
+      return;
+    case RowPacking::nvfp4_scales:
+      gather_scales(stored, kNvfp4Block, first_byte, out);
+      return;
+  }
+}
+
+float stored_scalar(const Checkpoint& checkpoint, const ScalarRef& scalar) {
+  MOXIE_CHECK(scalar.present(), "the scalar is there");
+  if (scalar.tensor == nullptr) return 1.0F;
+  float value = 0;
+  const auto bytes = checkpoint.bytes(*scalar.tensor);
+  MOXIE_CHECK(scalar.index < bytes.size() / sizeof value, "a scalar lies inside its tensor");
+  std::memcpy(&value, bytes.data() + scalar.index * sizeof value, sizeof value);
+  return value;
+}
+
+}  // namespace moxie
