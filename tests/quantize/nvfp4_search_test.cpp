@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "moxie/quantize.hpp"
-#include "quantize/block.hpp"
+#include "quantize/row_scalars.hpp"
 #include "quantize/fp4_values.hpp"
 #include "quantize/fp8_closed.hpp"
 
