@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times every recipe of the quantiser on one thread, with every instruction set that the machine
-// has: BF16 and F32 rows, in cache (64 x 4096) and out of it (64 MB of BF16). Bytes are those of
-// the same matrix in BF16.
+// has: BF16 and F32 rows, in cache (64 x 4096) and out of it (64 MB of BF16). Rates are by
+// processor time; their bytes are those of the same matrix in BF16.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -81,15 +81,15 @@ void add(const std::string& name, const Quantise& quantise) {
                                (rows == kCachedRows ? "/cached" : "/64MB");
       benchmark::RegisterBenchmark(full.c_str(), [=](benchmark::State& state) {
         time_recipe(state, quantise, dtype, rows);
-      })->UseRealTime();
+      });
     }
   }
 }
 
-// The first instruction set is the one that the library chooses on this machine.
 const bool kRegistered = [] {
   using moxie::Mxfp4Recipe;
   using moxie::Nvfp4Recipe;
+  benchmark::AddCustomContext("instruction set chosen", moxie::usable_row_kernels().front()->name);
   for (const moxie::RowKernels* kernels : moxie::usable_row_kernels()) {
     const std::string name = kernels->name;
     for (const auto recipe : {Nvfp4Recipe::amax, Nvfp4Recipe::mse, Nvfp4Recipe::four_over_six,

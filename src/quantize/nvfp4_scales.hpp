@@ -16,6 +16,14 @@ namespace moxie {
 inline constexpr std::uint8_t kNvfp4ScaleOfZeros = 0x38;  // 1.0
 inline constexpr std::uint8_t kLeastScaleCode = 0x01;
 
+// decode_ue4m3 of every scale, looked up: it stands in the way of every block.
+inline constexpr std::array<float, kE4m3MaxCode + 1> kUe4m3Values = [] {
+  std::array<float, kE4m3MaxCode + 1> values{};
+  for (unsigned code = 0; code < values.size(); ++code)
+    values[code] = decode_ue4m3(static_cast<std::uint8_t>(code));
+  return values;
+}();
+
 // Which scales a recipe uses, and the multiple of the global that a tensor's maximum becomes.
 struct ScaleLimits {
   std::uint8_t least = kLeastScaleCode;
@@ -43,7 +51,7 @@ constexpr ScaleLimits limits_of(Nvfp4Recipe recipe) {
 constexpr std::uint8_t scale_for(float amax, float becomes, float global,
                                  const ScaleLimits& limits) {
   const float raw = amax / (becomes * global);
-  return encode_ue4m3_sat(std::clamp(raw, decode_ue4m3(limits.least), decode_ue4m3(limits.most)));
+  return encode_ue4m3_sat(std::clamp(raw, kUe4m3Values[limits.least], kUe4m3Values[limits.most]));
 }
 
 // Scale bytes to try, from the largest down.
@@ -75,19 +83,8 @@ constexpr std::array<Candidates, kE4m3MaxCode + 1> candidates_around(Nvfp4Recipe
   return all;
 }
 
+// By the scale that makes the maximum 6.
 inline constexpr auto kMseCandidates = candidates_around(Nvfp4Recipe::mse);
 inline constexpr auto kFp8ClosedCandidates = candidates_around(Nvfp4Recipe::fp8_closed);
-
-// For a block whose maximum is `amax` > 0.
-constexpr Candidates candidates_for(float amax, float global, Nvfp4Recipe recipe) {
-  const ScaleLimits limits = limits_of(recipe);
-  const std::uint8_t centre = scale_for(amax, kE2m1Max, global, limits);
-  if (recipe == Nvfp4Recipe::mse) return kMseCandidates[centre];
-  if (recipe == Nvfp4Recipe::fp8_closed) return kFp8ClosedCandidates[centre];
-  Candidates found;
-  if (recipe == Nvfp4Recipe::four_over_six) found.add(scale_for(amax, 4.0F, global, limits));
-  found.add(centre);
-  return found;
-}
 
 }  // namespace moxie

@@ -135,29 +135,44 @@ struct RowKernel {
       stats.max_error = error > stats.max_error ? error : stats.max_error;
   }
 
+  static std::uint8_t nvfp4_scale_of(const Block<1>& block, const Nvfp4Settings& settings) {
+    const float global = settings.global;
+    const ScaleLimits limits = limits_of(settings.recipe);
+    const auto scale_of = [&](std::uint8_t byte) { return nvfp4_block_scale(byte, global); };
+    const auto best_of = [&](const Candidates& tried) {
+      return best_scale(block, tried.codes.data(), tried.count, scale_of);
+    };
+    const std::uint8_t centre = scale_for(block.amax, kE2m1Max, global, limits);
+    switch (settings.recipe) {
+      case Nvfp4Recipe::amax:
+        break;
+      case Nvfp4Recipe::mse:
+        return best_of(kMseCandidates[centre]);
+      case Nvfp4Recipe::fp8_closed:
+        return best_of(kFp8ClosedCandidates[centre]);
+      case Nvfp4Recipe::four_over_six: {
+        const std::uint8_t tried[2] = {scale_for(block.amax, 4.0F, global, limits), centre};
+        return best_scale(block, tried, 2, scale_of);
+      }
+    }
+    return centre;
+  }
+
   template <DType kType>
   static void nvfp4_row(const QuantRow& row, const Nvfp4Settings& settings) {
     const auto* values = static_cast<const std::byte*>(row.values);
     const std::uint64_t blocks = row.cols / 16;
-    const ScaleLimits limits = limits_of(settings.recipe);
-    const auto scale_of = [&](std::uint8_t byte) {
-      return nvfp4_block_scale(byte, settings.global);
-    };
     QuantStats stats;
     Sums sums = {Lanes::zeros(), Lanes::zeros(), Lanes::zeros()};
     for (std::uint64_t i = 0; i < blocks; ++i) {
       const Block<1> block = load_block<1, kType>(values, 16 * i);
-      std::uint8_t byte = kNvfp4ScaleOfZeros;
-      if (block.amax > 0 && settings.recipe == Nvfp4Recipe::amax) {
-        byte = scale_for(block.amax, kE2m1Max, settings.global, limits);
-      } else if (block.amax > 0) {
-        const Candidates tried = candidates_for(block.amax, settings.global, settings.recipe);
-        byte = best_scale(block, tried.codes.data(), tried.count, scale_of);
-      }
+      const std::uint8_t byte =
+          block.amax > 0 ? nvfp4_scale_of(block, settings) : kNvfp4ScaleOfZeros;
       row.scales[i] = byte;
       const double reach =
-          static_cast<double>(kE2m1Max * decode_ue4m3(byte)) * settings.global_above;
-      encode(block, scale_of(byte), reach, row.codes + 8 * i, sums, stats);
+          static_cast<double>(kE2m1Max * kUe4m3Values[byte]) * settings.global_above;
+      encode(block, nvfp4_block_scale(byte, settings.global), reach, row.codes + 8 * i, sums,
+             stats);
       stats.saturated_blocks += static_cast<double>(block.amax) > settings.tensor_reach ? 1U : 0U;
     }
     row.stats->merge(stats);

@@ -24,7 +24,7 @@ struct BlockScale {
 };
 
 constexpr BlockScale nvfp4_block_scale(std::uint8_t byte, float global) {
-  const float scale = decode_ue4m3(byte);
+  const float scale = kUe4m3Values[byte];
   return {scale * global, static_cast<double>(scale) * static_cast<double>(global)};
 }
 
@@ -44,11 +44,10 @@ constexpr float nearest_e2m1_magnitude(float magnitude) {
 // The largest fp32 number that is not above `bound` > 0: a number is above one if it is above the
 // other.
 constexpr float float_not_above(double bound) {
-  constexpr float kMost = std::numeric_limits<float>::max();
-  if (bound >= static_cast<double>(kMost)) return kMost;
-  const auto nearest = static_cast<float>(bound);
-  if (static_cast<double>(nearest) <= bound) return nearest;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(nearest) - 1);
+  constexpr auto kMost = static_cast<double>(std::numeric_limits<float>::max());
+  const auto nearest = static_cast<float>(bound < kMost ? bound : kMost);
+  const std::uint32_t is_above = static_cast<double>(nearest) > bound ? 1 : 0;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(nearest) - is_above);
 }
 
 constexpr double sum_in_pairs(const double (&sums)[8]) {
