@@ -20,11 +20,13 @@ from safetensors.numpy import load_file
 GRID = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 GROUP = {"nvfp4": 16, "mxfp4": 32}
 RECIPES = {"nvfp4": ["amax", "mse", "46", "fp8-closed"], "mxfp4": ["ceil", "floor", "even", "mse"]}
-# What docs/performance.md promises, in dB: the search against the best recipe that does not search. On outlier
-# channels the noise is that of the few large columns, on which there is less to gain.
+# The same recipe with another rounding of the global: amax / 2688 here, the reciprocal there.
+SAME_DB = 1e-5
+# What docs/performance.md promises of the mse recipes, in dB above the other package's plain recipe. Seeds 100 to 123
+# gave from 1.36, 0.89, 0.37 and from 0.047, 0.096, 0.011 on the drawn weights.
 MARGIN = {
-    "nvfp4": {"gaussian": 0.0, "student-t": 0.0, "outlier channels": 0.0, "FFN up": 0.0, "FFN down": 0.0},
-    "mxfp4": {"gaussian": 0.0, "student-t": 0.0, "outlier channels": 0.0, "FFN up": 0.0, "FFN down": 0.0},
+    "nvfp4": {"gaussian": 1.3, "student-t": 0.8, "outlier channels": 0.2, "FFN up": 1.3, "FFN down": 1.2},
+    "mxfp4": {"gaussian": 0.04, "student-t": 0.08, "outlier channels": 0.005, "FFN up": 0.04, "FFN down": 0.06},
 }
 ROWS, COLS = 1024, 1024
 
@@ -85,7 +87,8 @@ def plain_nvfp4(weights):
     """generate_gparam, calculate_qparams and quantize of compressed-tensors 0.20 in fp32; the values that come back."""
     f32 = np.float32
     blocks = weights.reshape(-1, 16)
-    reciprocal = f32(448.0 * 6.0) / np.max(np.abs(weights))
+    # A number divided by a tensor is its reciprocal times the number in torch.
+    reciprocal = f32(448.0 * 6.0) * (f32(1) / np.max(np.abs(weights)))
     scales = reciprocal * (np.max(np.abs(blocks), axis=1) / f32(6))
     scales = np.clip(scales, -448, 448).astype(ml_dtypes.float8_e4m3fn).astype(f32)
     scales = np.where(scales == 0, f32(0.125), scales) / reciprocal
@@ -181,11 +184,10 @@ def main():
                 base = snr(weights, theirs)
                 print(f"| {kind} | {base:.4f} | {' | '.join(f'{ours[recipe]:.4f}' for recipe in recipes)} |")
                 same = "amax" if form == "nvfp4" else "even"
-                expect(ours[same] >= base, f"{form} {same}, {kind}: {ours[same]} dB, compressed-tensors {base} dB")
-                best = max(ours[recipe] for recipe in recipes if recipe not in ("mse", "46", "fp8-closed"))
-                gain = ours["mse"] - best
+                expect(ours[same] >= base - SAME_DB, f"{form} {same}, {kind}: {ours[same]} dB, compressed-tensors {base} dB")
+                gain = ours["mse"] - base
                 margin = MARGIN[form][kind]
-                expect(gain >= margin, f"{form} mse, {kind}: {gain} dB better, promised {margin}")
+                expect(gain >= margin, f"{form} mse, {kind}: {gain} dB better, not {margin}")
     print("\n" + "\n".join(failures or ["all hold"]))
     return 1 if failures else 0
 
