@@ -6,9 +6,10 @@
 // width: errors of a candidate scale go into 4 partial sums by column modulo 4, the statistics of a
 // row into 8 by column modulo 8; partial sums are then added in pairs.
 //
-// Nothing is included from here: what it needs is in row_scalars.hpp, which must stand before the
-// region.
+// A file with a region includes row_scalars.hpp before it: here, inside, it comes too late.
 #pragma once
+
+#include "quantize/row_scalars.hpp"
 
 namespace moxie {
 
@@ -46,12 +47,12 @@ struct RowKernel {
   template <unsigned kParts, DType kType>
   static Block<kParts> load_block(const std::byte* row, std::uint64_t col) {
     Block<kParts> block;
-    for (unsigned part = 0; part < kParts; ++part) {
+    for (std::uint64_t part = 0; part < kParts; ++part) {
       block.values[part] = load<kType>(row, col + 16 * part);
       block.magnitudes[part] = Lanes::magnitude(block.values[part]);
     }
     Floats most = block.magnitudes[0];
-    for (unsigned part = 1; part < kParts; ++part)
+    for (std::uint64_t part = 1; part < kParts; ++part)
       most = Lanes::larger(most, block.magnitudes[part]);
     block.amax = Lanes::largest_of(most);
     return block;
@@ -104,7 +105,7 @@ struct RowKernel {
     const Doubles multiplier = Lanes::all(scale.multiplier);
     const float clip_above = float_not_above(reach);
     unsigned used = 0;
-    for (unsigned part = 0; part < kParts; ++part) {
+    for (std::uint64_t part = 0; part < kParts; ++part) {
       const Floats magnitudes = block.magnitudes[part];
       const auto nearest = Lanes::nearest(Lanes::divided(magnitudes, scale.divisor));
       Lanes::write_codes(nearest.codes, block.values[part], packed + 8 * part);

@@ -12,7 +12,7 @@
 namespace moxie {
 
 const std::vector<const RowKernels*>& usable_row_kernels() {
-  static const std::vector<const RowKernels*> kernels = [] {
+  static const std::vector<const RowKernels*> kUsable = [] {
     std::vector<const RowKernels*> usable;
 #if defined(__x86_64__)
     const std::vector<std::string> features = cpu_features();
@@ -27,7 +27,7 @@ const std::vector<const RowKernels*>& usable_row_kernels() {
     usable.push_back(&kPortableRowKernels);
     return usable;
   }();
-  return kernels;
+  return kUsable;
 }
 
 }  // namespace moxie

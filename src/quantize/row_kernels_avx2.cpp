@@ -20,15 +20,9 @@ struct Avx2Lanes {
   };
   struct Doubles {
     __m256d a, b;
-    Doubles operator+(Doubles y) const {
-      return {_mm256_add_pd(a, y.a), _mm256_add_pd(b, y.b)};
-    }
-    Doubles operator-(Doubles y) const {
-      return {_mm256_sub_pd(a, y.a), _mm256_sub_pd(b, y.b)};
-    }
-    Doubles operator*(Doubles y) const {
-      return {_mm256_mul_pd(a, y.a), _mm256_mul_pd(b, y.b)};
-    }
+    Doubles operator+(Doubles y) const { return {_mm256_add_pd(a, y.a), _mm256_add_pd(b, y.b)}; }
+    Doubles operator-(Doubles y) const { return {_mm256_sub_pd(a, y.a), _mm256_sub_pd(b, y.b)}; }
+    Doubles operator*(Doubles y) const { return {_mm256_mul_pd(a, y.a), _mm256_mul_pd(b, y.b)}; }
   };
   using Quad = __m256d;
 

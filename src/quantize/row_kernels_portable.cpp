@@ -4,11 +4,9 @@
 #include <cstring>
 
 #include "formats/bf16.hpp"
+#include "quantize/row_kernel.hpp"
 #include "quantize/row_kernels.hpp"
 #include "quantize/row_scalars.hpp"
-
-// After what it needs.
-#include "quantize/row_kernel.hpp"
 
 namespace moxie {
 
@@ -102,7 +100,7 @@ struct PortableLanes {
     std::array<std::uint32_t, 16> nibbles;
     for (unsigned i = 0; i < 16; ++i)
       nibbles[i] = codes[i] | ((std::bit_cast<std::uint32_t>(values[i]) >> 28) & kE2m1SignBit);
-    for (unsigned i = 0; i < 8; ++i)
+    for (std::size_t i = 0; i < 8; ++i)
       packed[i] = static_cast<std::uint8_t>(nibbles[2 * i] | (nibbles[2 * i + 1] << 4));
   }
 
