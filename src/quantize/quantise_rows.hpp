@@ -8,15 +8,15 @@
 #include "base/parallel.hpp"
 #include "formats/block_format.hpp"
 #include "moxie/quantize.hpp"
+#include "quantize/row_kernels.hpp"
 #include "quantize/source_rows.hpp"
 
 namespace moxie {
 
-// Calls `block(values, packed, scale, stats)` for every group of every row.
-template <class Block>
+// Calls `quantise(row)` for every row, where `row` is a QuantRow.
+template <class Quantise>
 Quantised quantise_rows(const MatrixRef& matrix, BlockFormat format, float dequant_mul,
-                        const Block& block) {
-  const std::uint64_t group = scale_group(format);
+                        const Quantise& quantise) {
   const std::uint64_t groups = to_scale_groups(Elems{matrix.cols}, format).value;
   const std::uint64_t row_bytes = to_packed_bytes(Elems{matrix.cols}).value;
   Quantised result;
@@ -28,12 +28,12 @@ Quantised quantise_rows(const MatrixRef& matrix, BlockFormat format, float dequa
                    .dequant_mul = dequant_mul};
   std::vector<QuantStats> stats(matrix.rows);
   parallel_for(matrix.rows, [&](std::uint64_t row) {
-    std::vector<float> values(matrix.cols);
-    read_row(matrix, row, values.data());
-    std::uint8_t* codes = result.matrix.codes.data() + row * row_bytes;
-    std::uint8_t* scales = result.matrix.scales.data() + row * groups;
-    for (std::uint64_t i = 0; i < groups; ++i)
-      block(values.data() + i * group, codes + i * group / 2, scales[i], stats[row]);
+    quantise(QuantRow{.values = row_start(matrix, row),
+                      .dtype = matrix.dtype,
+                      .cols = matrix.cols,
+                      .codes = result.matrix.codes.data() + row * row_bytes,
+                      .scales = result.matrix.scales.data() + row * groups,
+                      .stats = &stats[row]});
   });
   for (const QuantStats& row : stats) result.stats.merge(row);
   return result;

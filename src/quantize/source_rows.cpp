@@ -28,20 +28,27 @@ constexpr std::uint32_t kInfinityBits = 0x7F800000;
                                        .got = std::move(got)});
 }
 
-const std::byte* row_start(const MatrixRef& matrix, std::uint64_t row) {
-  return static_cast<const std::byte*>(matrix.data) +
-         row * matrix.row_stride * (bits_of(matrix.dtype) / 8);
+// One value as fp32, at any alignment.
+float value_at(const MatrixRef& matrix, std::uint64_t row, std::uint64_t col) {
+  const auto* start = static_cast<const std::byte*>(row_start(matrix, row));
+  if (matrix.dtype == DType::f32) {
+    float value = 0;
+    std::memcpy(&value, start + col * sizeof(value), sizeof(value));
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, start + col * sizeof(bits), sizeof(bits));
+  return decode_bf16(bits);
 }
 
 [[noreturn]] void refuse_values(const MatrixRef& matrix) {
   std::uint64_t nans = 0;
   std::uint64_t infinities = 0;
   std::string first;
-  std::vector<float> values(matrix.cols);
   for (std::uint64_t row = 0; row < matrix.rows; ++row) {
-    read_row(matrix, row, values.data());
     for (std::uint64_t col = 0; col < matrix.cols; ++col) {
-      const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(values[col]) & kMagnitudeBits;
+      const std::uint32_t magnitude =
+          std::bit_cast<std::uint32_t>(value_at(matrix, row, col)) & kMagnitudeBits;
       if (magnitude < kInfinityBits) continue;
       ++(magnitude > kInfinityBits ? nans : infinities);
       if (first.empty()) first = "row " + std::to_string(row) + ", column " + std::to_string(col);
@@ -75,33 +82,20 @@ void require_whole_groups(const MatrixRef& matrix, BlockFormat format) {
   }
 }
 
-float finite_amax(const MatrixRef& matrix) {
-  std::vector<std::uint32_t> most(matrix.rows, 0);  // magnitude bits: they order as the values do
+const void* row_start(const MatrixRef& matrix, std::uint64_t row) {
+  return static_cast<const std::byte*>(matrix.data) +
+         row * matrix.row_stride * (bits_of(matrix.dtype) / 8);
+}
+
+float finite_amax(const MatrixRef& matrix, const RowKernels& kernels) {
+  std::vector<std::uint32_t> most(matrix.rows, 0);
   parallel_for(matrix.rows, [&](std::uint64_t row) {
-    std::vector<float> values(matrix.cols);
-    read_row(matrix, row, values.data());
-    std::uint32_t largest = 0;
-    for (const float value : values)
-      largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & kMagnitudeBits);
-    most[row] = largest;
+    most[row] = kernels.largest_bits(row_start(matrix, row), matrix.dtype, matrix.cols);
   });
   std::uint32_t largest = 0;
   for (const std::uint32_t bits : most) largest = std::max(largest, bits);
   if (largest >= kInfinityBits) refuse_values(matrix);
   return std::bit_cast<float>(largest);
-}
-
-void read_row(const MatrixRef& matrix, std::uint64_t row, float* values) {
-  const std::byte* start = row_start(matrix, row);
-  if (matrix.dtype == DType::f32) {
-    if (matrix.cols > 0) std::memcpy(values, start, matrix.cols * sizeof(float));
-    return;
-  }
-  for (std::uint64_t col = 0; col < matrix.cols; ++col) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, start + col * sizeof(bits), sizeof(bits));
-    values[col] = decode_bf16(bits);
-  }
 }
 
 void refuse_scale_byte(BlockFormat format, std::uint64_t row, std::uint64_t group) {

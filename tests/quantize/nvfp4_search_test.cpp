@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "moxie/quantize.hpp"
-#include "quantize/block.hpp"
 #include "quantize/fp4_values.hpp"
 #include "quantize/fp8_closed.hpp"
+#include "quantize/row_scalars.hpp"
 
 namespace moxie {
 namespace {
