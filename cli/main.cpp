@@ -172,6 +172,12 @@ int run(int argc, char** argv) {
                               "  moxie verify packed --against layer --json\n",
                               console_options),
                      verify);
+  DoctorArgs doctor;
+  add_doctor_options(add_verb(app, *help, "doctor", "Look for what breaks models silently",
+                              "  moxie doctor model --deep\n"
+                              "  moxie doctor model --layers 0..5 --certificate certificate.json\n",
+                              console_options),
+                     doctor);
   RunArgs run_args;
   add_run_options(
       add_verb(app, *help, "run", "Run the routed experts of one layer, and check the result",
@@ -208,7 +214,7 @@ int run(int argc, char** argv) {
   console_options.json_lines = verb == "bench";
   const Console console(console_options);
   // Only what writes long needs to clean up; the others end at once.
-  if (verb == "synth" || verb == "pack" || verb == "verify") catch_interrupts();
+  if (verb == "synth" || verb == "pack" || verb == "verify" || verb == "doctor") catch_interrupts();
   const Stopwatch watch;
   const int status = guarded(console, verb, [&] {
     if (verb == "synth") return run_synth(synth, console);
@@ -216,6 +222,7 @@ int run(int argc, char** argv) {
     if (verb == "plan") return run_plan(plan, console);
     if (verb == "pack") return run_pack(pack, console);
     if (verb == "verify") return run_verify(verify, console);
+    if (verb == "doctor") return run_doctor(doctor, console);
     if (verb == "run") return run_run(run_args, console);
     if (verb == "bench") return run_bench(bench, console);
     return run_devices(console);

@@ -113,6 +113,19 @@ void add_shared_plan_options(CLI::App* verb, Options& options) {
       ->type_name("NAME");
 }
 
+void add_layers(CLI::App* verb, std::vector<int>& layers) {
+  verb->add_option_function<std::vector<std::string>>(
+          "--layers",
+          [&layers](const std::vector<std::string>& words) { layers = parse_layers(words); },
+          "layers: 3, 1,4 or 0..5 (default all with tensors)")
+      ->allow_extra_args(false);
+}
+
+void add_certificate(CLI::App* verb, std::optional<std::filesystem::path>& certificate) {
+  verb->add_option("--certificate", certificate,
+                   "written by moxie doctor: what the bytes allow enters the plan");
+}
+
 void add_plan_choice(CLI::App* verb, PlanOptions& options) {
   add_count<unsigned>(verb, "--tp", options.tp,
                       "tensor-parallel ranks: they share the intermediate axis (default 1)");
@@ -171,6 +184,7 @@ void add_inspect_options(CLI::App* verb, InspectArgs& args) { add_model(verb, ar
 void add_plan_options(CLI::App* verb, PlanArgs& args) {
   add_model(verb, args.model);
   add_plan_choice(verb, args.options);
+  add_certificate(verb, args.certificate);
   add_count<std::uint64_t>(verb, "--tokens", args.tokens, "tokens per call, for the workspace size",
                            1);
   verb->add_flag("--why", args.why, "print every kernel considered, with its reason");
@@ -187,6 +201,7 @@ void add_pack_options(CLI::App* verb, PackArgs& args) {
   add_model(verb, args.model);
   verb->add_option("--out", args.out, "folder to write")->required();
   add_plan_choice(verb, args.options);
+  add_certificate(verb, args.certificate);
   verb->add_option_function<std::string>(
       "--rank",
       [&args](const std::string& word) {
@@ -194,11 +209,7 @@ void add_pack_options(CLI::App* verb, PackArgs& args) {
         if (word != "all") args.rank = read_count<unsigned>("--rank", word);
       },
       "one rank, or all (default)");
-  verb->add_option_function<std::vector<std::string>>(
-          "--layers",
-          [&args](const std::vector<std::string>& words) { args.layers = parse_layers(words); },
-          "layers: 3, 1,4 or 0..5 (default all with tensors)")
-      ->allow_extra_args(false);
+  add_layers(verb, args.layers);
   add_choice<FileLayout>(
       verb, "--layout", args.layout, {FileLayout::logical, FileLayout::kernel},
       "source names, or one blob per expert as the kernel reads it (default logical)");
@@ -213,10 +224,19 @@ void add_verify_options(CLI::App* verb, VerifyArgs& args) {
   verb->add_option("--against", args.against, "the checkpoint it was packed from")->required();
 }
 
+void add_doctor_options(CLI::App* verb, DoctorArgs& args) {
+  add_model(verb, args.model, ", or a packed set");
+  add_layers(verb, args.layers);
+  verb->add_flag("--deep", args.deep, "read every scale, scalar and bias too");
+  verb->add_option("--certificate", args.certificate,
+                   "file to write: where the scales allow exact FP8, and which NVFP4 is MXFP4");
+}
+
 void add_run_options(CLI::App* verb, RunArgs& args) {
   add_model(verb, args.model, ", or a packed set");
   add_tp_list(verb, args.plan);
   add_shared_plan_options(verb, args.plan);
+  add_certificate(verb, args.plan.certificate);
   add_count<int>(verb, "--layer", args.layer, "layer to run (default the first complete one)");
   add_count<std::uint64_t>(verb, "--top-k", args.top_k, "experts per token (default the config's)",
                            std::uint64_t{1});
@@ -245,6 +265,7 @@ void add_bench_options(CLI::App* verb, BenchArgs& args) {
       ->type_name("NAME|FILE");
   add_tp_list(verb, args.plan);
   add_shared_plan_options(verb, args.plan);
+  add_certificate(verb, args.plan.certificate);
   verb->add_option_function<std::vector<std::string>>(
           "--tokens",
           [&args](const std::vector<std::string>& words) {

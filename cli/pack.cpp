@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cli/certificates.hpp"
 #include "cli/verbs.hpp"
 #include "moxie/report.hpp"
 
@@ -11,6 +12,7 @@ namespace moxie::cli {
 
 int run_pack(const PackArgs& args, const Console& console) {
   OpenedModel opened = open_model(args.model);
+  apply_certificate(opened, args.certificate);
   const ShardPlan plan = make_plan(opened.model, args.options);
   opened.findings.insert(opened.findings.end(), plan.findings.begin(), plan.findings.end());
   const bool has_mtp = std::ranges::any_of(opened.model.layers, &LayerExperts::mtp);

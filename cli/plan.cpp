@@ -2,6 +2,7 @@
 // moxie plan: who owns which bytes.
 #include <fmt/format.h>
 
+#include "cli/certificates.hpp"
 #include "cli/verbs.hpp"
 #include "moxie/layer.hpp"
 #include "moxie/report.hpp"
@@ -73,6 +74,22 @@ Json why_json(const ShardPlan& plan) {
   return considered;
 }
 
+// What each layer allows, without the counts.
+Json allowed_json(const Certificate& certificate) {
+  Json layers = Json::array();
+  for (const LayerCertificate& layer : certificate.layers) {
+    Json entry;
+    entry.set("layer", layer.layer).set("mxfp4_cast", layer.is_cast());
+    for (std::size_t window = 0; window < kFp8Windows; ++window) {
+      const auto granule = layer.granule_for(static_cast<Fp8Window>(window));
+      entry.set(name_of(static_cast<Fp8Window>(window)),
+                granule ? Json(name_of(*granule)) : Json());
+    }
+    layers.push_back(std::move(entry));
+  }
+  return layers;
+}
+
 // A plan needs no tensors: what is wrong with them is worth a warning here and an error where they
 // are read.
 void warn_of_problems(OpenedModel& opened) {
@@ -102,6 +119,7 @@ void size_workspace(ShardPlan& plan, OpenedModel& opened, std::uint64_t tokens) 
 
 int run_plan(const PlanArgs& args, const Console& console) {
   OpenedModel opened = open_model(args.model);
+  const std::optional<Certificate> certificate = apply_certificate(opened, args.certificate);
   ShardPlan plan = make_plan(opened.model, args.options);
   warn_of_problems(opened);
   opened.findings.insert(opened.findings.end(), plan.findings.begin(), plan.findings.end());
@@ -109,7 +127,11 @@ int run_plan(const PlanArgs& args, const Console& console) {
   Json document = to_json(plan);
   if (args.why) document.set("why", why_json(plan));
   document.set("findings", to_json(opened.findings));
-  console.print(document, text_of(plan) + (args.why ? why_text(plan) : ""));
+  if (args.why && certificate) document.set("certificate", allowed_json(*certificate));
+  std::string text = text_of(plan);
+  if (args.why) text += why_text(plan);
+  if (args.why && certificate) text += "\n" + certificate_text(*certificate);
+  console.print(document, text);
   console.talk(opened.findings);
   return 0;
 }

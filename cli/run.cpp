@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <span>
-#include <system_error>
 #include <utility>
 
 #include "cli/layer_call.hpp"
+#include "cli/output_place.hpp"
 #include "cli/references.hpp"
 #include "cli/run_report.hpp"
 #include "cli/run_subject.hpp"
@@ -65,33 +64,6 @@ std::vector<float> rounded_up(std::span<const double> bounds, std::span<const do
   return result;
 }
 
-[[noreturn]] void refuse_output(const fs::path& path, std::string message) {
-  throw Error(ErrorCode::usage, {.code = "MOXIE-U003",
-                                 .message = std::move(message),
-                                 .where = {.file = path.string()},
-                                 .expected = "the name of a new file, or of one to replace",
-                                 .got = path.empty() ? "no name" : path.string(),
-                                 .hint = "choose another --output"});
-}
-
-// A name that can be written, is no device or link, and is not part of the model that runs.
-void check_output_place(const fs::path& path, const RunSubject& subject) {
-  std::error_code failed;
-  const fs::file_status status = fs::symlink_status(path, failed);
-  if (path.empty() || !path.has_filename()) refuse_output(path, "--output names no file");
-  if (fs::exists(status) && !fs::is_regular_file(status))
-    refuse_output(path, "--output is there and is no file");
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  if (!fs::is_directory(folder, failed)) refuse_output(path, "--output is in no folder");
-  if (subject.owns(path)) refuse_output(path, "--output would be a part of the model itself");
-  if (!fs::exists(status)) {
-    // The only sure way to know that a file can be made is to make one.
-    const bool made = std::ofstream(path).is_open();
-    fs::remove(path, failed);
-    if (!made) refuse_output(path, "--output can not be written");
-  }
-}
-
 // The last plan's results.
 void write_output(const fs::path& path, const Probe& probe, const std::vector<float>& y,
                   const std::optional<CheckedRun>& checked) {
@@ -137,7 +109,10 @@ void append(std::vector<Finding>& to, const std::vector<Finding>& from) {
 
 int run_run(const RunArgs& args, const Console& console) {
   const RunSubject subject(args);
-  if (args.output) check_output_place(*args.output, subject);
+  if (args.output) {
+    require_output_place(*args.output, "--output");
+    subject.require_not_own(*args.output, "--output");
+  }
   console.talk(subject.findings());
   const RunProbe routed = make_run_probe(args, subject);
   const Probe& probe = routed.probe;

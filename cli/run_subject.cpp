@@ -9,6 +9,8 @@
 #include <span>
 #include <utility>
 
+#include "cli/certificates.hpp"
+#include "cli/output_place.hpp"
 #include "moxie/checkpoint.hpp"
 
 namespace moxie::cli {
@@ -76,6 +78,10 @@ RunSubject::RunSubject(const RunArgs& args) : path_(args.model) {
 void RunSubject::open_folder(const RunArgs& args) {
   folder_ = open_packed_folder(args.model);
   const ShardPlan& plan = folder_->plan;
+  if (args.plan.certificate) {
+    refuse_usage("MOXIE-R013", "a packed set was planned already", "no --certificate",
+                 args.plan.certificate->string());
+  }
   for (const unsigned tp : args.plan.tp) require_same("--tp", std::optional(tp), plan.tp);
   require_same("--ep", args.plan.ep, plan.ep);
   require_same("--target", args.plan.target, plan.target);
@@ -88,8 +94,9 @@ void RunSubject::open_folder(const RunArgs& args) {
 
 void RunSubject::open_checkpoint_folder(const RunArgs& args) {
   opened_ = open_model(args.model);
-  findings_ = opened_->findings;
   const GivenPlan& given = args.plan;
+  apply_certificate(*opened_, given.certificate);
+  findings_ = opened_->findings;
   const std::vector<unsigned> one = {1};
   for (const unsigned tp : given.tp.empty() ? one : given.tp) {
     plans_.push_back(
@@ -131,21 +138,8 @@ const ModelConfig& RunSubject::config() const {
   return folder_ ? folder_->config : opened_->model.config;
 }
 
-bool RunSubject::owns(const std::filesystem::path& file) const {
-  namespace fs = std::filesystem;
-  std::error_code failed;
-  const fs::path asked = fs::weakly_canonical(file, failed);
-  if (fs::is_directory(path_, failed)) {
-    const fs::path inside = asked.lexically_relative(fs::weakly_canonical(path_, failed));
-    return !inside.empty() && *inside.begin() != "..";
-  }
-  // One file, and what is read beside it.
-  const Checkpoint& checkpoint = opened_->model.checkpoint;
-  std::vector<fs::path> files = {path_, checkpoint.config_path(), checkpoint.quant_config_path(),
-                                 path_.parent_path() / "model.safetensors.index.json"};
-  return std::ranges::any_of(files, [&](const fs::path& own) {
-    return !own.empty() && fs::weakly_canonical(own, failed) == asked;
-  });
+void RunSubject::require_not_own(const std::filesystem::path& file, const std::string& flag) const {
+  require_outside(file, flag, path_, opened_ ? &opened_->model.checkpoint : nullptr);
 }
 
 // Pages that were read would stay beside the packed copy.

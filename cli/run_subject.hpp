@@ -28,8 +28,8 @@ class RunSubject {
   // Warnings and notes of opening and planning.
   [[nodiscard]] const std::vector<Finding>& findings() const { return findings_; }
 
-  // True for a place in the subject's folder, or for a file that it is made of.
-  [[nodiscard]] bool owns(const std::filesystem::path& file) const;
+  // Refuses a place in the subject's folder, or a file that it is made of.
+  void require_not_own(const std::filesystem::path& file, const std::string& flag) const;
 
   // The experts of every rank of a plan.
   [[nodiscard]] std::vector<PackedExperts> load(const ShardPlan& plan,

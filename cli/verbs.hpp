@@ -32,6 +32,7 @@ int run_inspect(const InspectArgs& args, const Console& console);
 struct PlanArgs {
   std::filesystem::path model;
   PlanOptions options;
+  std::optional<std::filesystem::path> certificate;
   std::optional<std::uint64_t> tokens;
   bool why = false;
 };
@@ -40,6 +41,7 @@ int run_plan(const PlanArgs& args, const Console& console);
 struct PackArgs {
   std::filesystem::path model;
   PlanOptions options;
+  std::optional<std::filesystem::path> certificate;
   std::filesystem::path out;
   std::optional<unsigned> rank;  // all when absent
   std::vector<int> layers;
@@ -56,6 +58,7 @@ struct GivenPlan {
   std::optional<ActFormat> act_format;
   std::optional<BlockFormat> format;
   std::optional<std::uint64_t> kernel_align;
+  std::optional<std::filesystem::path> certificate;
 };
 
 // Where the expert ids and weights of a run come from.
@@ -104,6 +107,14 @@ struct VerifyArgs {
   std::filesystem::path against;
 };
 int run_verify(const VerifyArgs& args, const Console& console);
+
+struct DoctorArgs {
+  std::filesystem::path model;  // or a packed set
+  std::vector<int> layers;      // all when empty
+  bool deep = false;
+  std::optional<std::filesystem::path> certificate;
+};
+int run_doctor(const DoctorArgs& args, const Console& console);
 
 int run_devices(const Console& console);
 

@@ -52,7 +52,10 @@ enum class RowPacking : std::uint8_t {
   mxfp4_codes,   // of GGUF's blocks: a scale and 16 bytes of codes for 32 elements
   mxfp4_scales,  // of the same blocks
   nvfp4_codes,   // of GGUF's super-blocks: 4 scales and 32 bytes of codes for 64 elements
-  nvfp4_scales   // of the same super-blocks
+  nvfp4_scales,  // of the same super-blocks
+  // UE4M3 scales of 16, canonically E8M0 of 32: two equal powers of two become one, others NaN.
+  nvfp4_pairs,
+  nvfp4_scale_pairs  // the same of GGUF's super-blocks
 };
 
 // Rows inside a stored tensor: row r starts at byte `offset + r * row_stride` of the tensor. Empty
@@ -131,6 +134,7 @@ struct LayerExperts {
   int layer = 0;
   std::string prefix;        // "layers.3.ffn.experts"
   bool mtp = false;          // belongs to a multi-token-prediction block
+  bool recast = false;       // NVFP4 whose scales are read as MXFP4's; globals stay
   bool stacked = false;      // one tensor holds a projection of all experts, or two
   std::string_view dialect;  // "deepseek-v4", "modelopt", … as docs/formats.md lists them
   BlockFormat format = BlockFormat::mxfp4;
@@ -149,6 +153,7 @@ struct MoeModel {
   std::vector<LayerExperts>
       layers;  // layers with at least one expert tensor or expected one, ascending
   std::vector<Finding> findings;  // config against tensors
+  bool recast = false;            // the main layers are
 
   // The layer, complete. Errors: Error(input) with the layer's problems, or MOXIE-M011 when there
   // is no such layer.
@@ -162,6 +167,13 @@ MOXIE_API ModelConfig read_config(const Json& config, const Json& quant_config);
 // Resolves names and dialect. Headers only. Problems of single layers are recorded there;
 // Error(input) when the config is unusable or no dialect matches the expert tensors.
 MOXIE_API MoeModel read_model(const Checkpoint& checkpoint);
+
+// NVFP4 experts as MXFP4 with globals, bit-identical in value: codes and globals stay, a pair of
+// block scales becomes one. Where a pair is no equal powers of two, the scale reads as NaN. The
+// layer must be NVFP4.
+MOXIE_API LayerExperts recast_layer(LayerExperts layer);
+// The same for the main layers and what the model says of them.
+MOXIE_API MoeModel recast_model(MoeModel model);
 
 // The multiplier that a stored f32 scalar stands for. Error(input) MOXIE-M007 unless both are
 // finite and greater than zero, MOXIE-M006 when the checkpoint has none.

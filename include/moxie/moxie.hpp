@@ -3,6 +3,7 @@
 #pragma once
 
 #include "moxie/catalog.hpp"
+#include "moxie/certificate.hpp"
 #include "moxie/checkpoint.hpp"
 #include "moxie/execution.hpp"
 #include "moxie/json.hpp"

@@ -84,6 +84,11 @@ struct PackReport {
 MOXIE_API PackReport pack_to_folder(const MoeModel& model, const ShardPlan& plan,
                                     const PackOptions& options);
 
+// Every stored scale, scalar and bias of a layer that no reader may use, the first of each tensor;
+// activation scales as warnings. `progress` counts experts. Error(input) with the layer's problems.
+MOXIE_API std::vector<Finding> check_stored_values(const MoeModel& model, int layer,
+                                                   const Progress& progress = {});
+
 // A folder written by pack_to_folder, opened for running: the plan it was made under and what is in
 // it. Reads plan, file lists and headers.
 struct PackedFolder {

@@ -142,6 +142,7 @@ struct KernelAnswer {
 struct ShardPlan {
   std::string model;  // model_type
   BlockFormat format = BlockFormat::mxfp4;
+  bool recast = false;  // of NVFP4, whose globals stay; the format is then MXFP4
   unsigned tp = 1;
   unsigned ep = 1;
   Target target = Target::cpu;

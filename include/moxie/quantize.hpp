@@ -2,6 +2,8 @@
 // Matrices to block-scaled FP4 and back between its two formats, with what that costs.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -130,13 +132,17 @@ MOXIE_API std::optional<Fp4Matrix> nvfp4_to_mxfp4(const Fp4MatrixRef& matrix);
 // a power of two and no scale leaves UE4M3.
 MOXIE_API std::optional<Fp4Matrix> fold_dequant_mul(const Fp4MatrixRef& matrix);
 
-// FP8 element types that can hold code * 2^k of every E2M1 code, and for which k.
+// Element types that can hold code * 2^k of every E2M1 code, and for which k.
 enum class Fp8Window : std::uint8_t {
   e4m3_normal,  // k = -5..6, normal numbers only
   e4m3_exact,   // k = -8..6, subnormals too
   e5m2_normal,  // k = -13..13
-  e5m2_exact    // k = -15..13
+  e5m2_exact,   // k = -15..13
+  f16_exact     // k = -23..13: no FP8, and wider than both
 };
+inline constexpr std::size_t kFp8Windows = 5;
+// "e4m3_normal", "e4m3_exact", …
+MOXIE_API std::string_view name_of(Fp8Window window);
 
 struct ExponentRange {
   int least = 0;
@@ -150,6 +156,8 @@ enum class Granule : std::uint8_t {
   block,  // 128 rows of 128 columns
   whole   // the matrix
 };
+// "row", "block", "expert": a matrix is one expert's.
+MOXIE_API std::string_view name_of(Granule granule);
 
 struct LosslessReport {
   std::uint64_t groups = 0;  // without those of scale byte 0x00, which are zeros
@@ -167,5 +175,9 @@ struct LosslessReport {
 MOXIE_API LosslessReport check_lossless(const std::uint8_t* scales,  // E8M0 [rows, groups]
                                         std::uint64_t rows, std::uint64_t groups, Granule granule,
                                         Fp8Window window);
+// The same for every window in one pass, by window.
+MOXIE_API std::array<LosslessReport, kFp8Windows> check_lossless(
+    const std::uint8_t* scales,  // E8M0 [rows, groups]
+    std::uint64_t rows, std::uint64_t groups, Granule granule);
 
 }  // namespace moxie

@@ -67,6 +67,23 @@ MOXIE_HD constexpr double dequantise_element(const std::uint8_t* packed_row,  //
                     format, dequant_mul);
 }
 
+// The E8M0 byte of the same value as a UE4M3 scale that is a power of two, 2^-9..2^8; its NaN code
+// for every other scale.
+MOXIE_HD constexpr std::uint8_t e8m0_of_ue4m3(std::uint8_t scale) {
+  const unsigned exponent = (scale >> 3) & 0xFU;
+  const unsigned mantissa = scale & 7U;
+  if (scale == 1 || scale == 2 || scale == 4)  // subnormal: m * 2^-9
+    return static_cast<std::uint8_t>(118 + mantissa / 2);
+  const bool power = is_valid_ue4m3(scale) && exponent > 0 && mantissa == 0;
+  return power ? static_cast<std::uint8_t>(exponent + 120) : kE8m0NanCode;
+}
+
+// The E8M0 scale of 32 elements whose two NVFP4 blocks have these scales: both the same power of
+// two; else NaN.
+MOXIE_HD constexpr std::uint8_t e8m0_of_pair(std::uint8_t first, std::uint8_t second) {
+  return first == second ? e8m0_of_ue4m3(first) : kE8m0NanCode;
+}
+
 // Conversions of units. They live here only. Going down a length must be whole, going up it must
 // fit in 64 bits; otherwise std::invalid_argument. The predicates let a caller refuse with its own
 // words.

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/checked.hpp"
+#include "formats/block_format.hpp"
 #include "formats/nibble_order.hpp"
 #include "moxie/model.hpp"
 
@@ -59,6 +61,17 @@ void widen(const std::byte* row, std::uint64_t first, std::span<std::byte> out) 
   }
 }
 
+// One scale of two neighbours. `scales` gives the UE4M3 scales [first, first + out.size()).
+template <class Scales>
+void join_pairs(std::uint64_t first, std::span<std::byte> out, const Scales& scales) {
+  for (std::uint64_t i = 0; i < out.size(); ++i) {
+    std::array<std::byte, 2> pair{};
+    scales(2 * (first + i), std::span<std::byte>(pair));
+    out[i] = std::byte{e8m0_of_pair(std::to_integer<std::uint8_t>(pair[0]),
+                                    std::to_integer<std::uint8_t>(pair[1]))};
+  }
+}
+
 }  // namespace
 
 void read_row(const Checkpoint& checkpoint, const RowsView& view, std::uint64_t row,
@@ -87,7 +100,43 @@ void read_row(const Checkpoint& checkpoint, const RowsView& view, std::uint64_t 
     case RowPacking::nvfp4_scales:
       gather_scales(stored, kNvfp4Block, first_byte, out);
       return;
+    case RowPacking::nvfp4_pairs:
+      join_pairs(first_byte, out, [&](std::uint64_t first, std::span<std::byte> pair) {
+        std::copy_n(stored + first, pair.size(), pair.begin());
+      });
+      return;
+    case RowPacking::nvfp4_scale_pairs:
+      join_pairs(first_byte, out, [&](std::uint64_t first, std::span<std::byte> pair) {
+        gather_scales(stored, kNvfp4Block, first, pair);
+      });
+      return;
   }
+}
+
+LayerExperts recast_layer(LayerExperts layer) {
+  MOXIE_CHECK(layer.format == BlockFormat::nvfp4, "what is recast is NVFP4");
+  layer.format = BlockFormat::mxfp4;
+  layer.recast = true;
+  for (ExpertTensors& expert : layer.experts) {
+    for (const ProjectionKind kind :
+         {ProjectionKind::gate, ProjectionKind::up, ProjectionKind::down}) {
+      RowsView& scales = expert[kind].block_scales;
+      if (!scales.present()) continue;
+      scales.packing = scales.packing == RowPacking::plain ? RowPacking::nvfp4_pairs
+                                                           : RowPacking::nvfp4_scale_pairs;
+      scales.row_bytes /= 2;
+    }
+  }
+  return layer;
+}
+
+MoeModel recast_model(MoeModel model) {
+  model.recast = true;
+  model.format = BlockFormat::mxfp4;
+  for (LayerExperts& layer : model.layers) {
+    if (!layer.mtp && layer.format == BlockFormat::nvfp4) layer = recast_layer(std::move(layer));
+  }
+  return model;
 }
 
 float stored_scalar(const Checkpoint& checkpoint, const ScalarRef& scalar) {

@@ -56,6 +56,11 @@ class FolderPacker {
   }
 
   PackReport pack() {
+    if (plan_.recast && options_.layout == FileLayout::logical) {
+      refuse(ErrorCode::unsupported, "MOXIE-K012", options_.out,
+             "NVFP4 experts that are packed as MXFP4 with globals have no logical layout",
+             "use --layout kernel, or plan without the certificate");
+    }
     if (fs::exists(options_.out) && !fs::is_directory(options_.out))
       refuse(ErrorCode::usage, "MOXIE-K001", options_.out, "output is no folder");
     std::optional<FolderLock> lock;  // outlives `folder`, which cleans up under it

@@ -48,6 +48,16 @@ void refuse_scale(BlockFormat format, Place where, std::uint64_t row, std::uint6
 
 void refuse_scale(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
                   const TensorInfo& tensor, std::uint64_t row, std::uint64_t group, std::byte got) {
+  if (layer.recast) {
+    throw Error(ErrorCode::input,
+                {.code = "MOXIE-K011",
+                 .message = "the experts are no exact cast of MXFP4: block scales at row " +
+                            std::to_string(row) + " of group " + std::to_string(group),
+                 .where = place_of(checkpoint, layer, expert, tensor),
+                 .expected = "two equal powers of two",
+                 .got = "others",
+                 .hint = "the certificate is of other bytes; write it again, or plan without it"});
+  }
   refuse_scale(layer.format, place_of(checkpoint, layer, expert, tensor), row, group, got);
 }
 

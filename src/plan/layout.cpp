@@ -62,7 +62,7 @@ PackedLayout linear_layout(std::uint64_t hidden, Elems kernel, BlockFormat forma
   if (gated) add(Segment::gate_scale, kernel.value, hidden_groups);
   add(Segment::up_scale, kernel.value, hidden_groups);
   add(Segment::down_scale, hidden, inter_groups);
-  if (block_spec(format).has_global) {
+  if (parts.globals) {
     for (const Segment first : {Segment::gate_dequant_mul, Segment::gate_act_dequant_mul}) {
       for (unsigned projection = gated ? 0 : 1; projection < 3; ++projection) {
         add(static_cast<Segment>(static_cast<unsigned>(first) + projection), 1, sizeof(float));

@@ -10,9 +10,10 @@ namespace moxie {
 struct ExpertParts {
   bool gated = true;
   bool biases = false;
+  bool globals = false;  // and activation scales
 };
 
-// Linear layout: codes of gate, up, down, then their scales, then the f32 scalars of NVFP4, then
+// Linear layout: codes of gate, up, down, then their scales, then f32 globals, then
 // f32 biases; the stride is a multiple of 64 bytes. `kernel` is the local intermediate width in
 // memory.
 PackedLayout linear_layout(std::uint64_t hidden, Elems kernel, BlockFormat format,

@@ -109,6 +109,7 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   plan.layers = config.moe_layers.size();
   plan.gated = config.gated;
   plan.biases = config.biases;
+  plan.recast = model.recast;
   check_widths(config, plan.format);
   const KernelEntry& kernel = choose_kernel({.target = plan.target,
                                              .format = plan.format,

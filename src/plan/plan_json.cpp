@@ -166,8 +166,10 @@ ShardPlan read_decision(const Reader& read, const Json& document) {
   plan.layers = read.number(document, "layers");
   plan.gated = read.field(document, "gated").as_bool();
   if (const Json* biases = document.find("biases")) plan.biases = biases->as_bool();
+  if (const Json* recast = document.find("recast")) plan.recast = recast->as_bool();
   const std::size_t ranks = read.field(document, "ranks").elements().size();
   if (plan.tp == 0 || plan.ep == 0 || ranks != std::size_t{plan.tp} * plan.ep) read.refuse("ranks");
+  if (plan.recast && plan.format != BlockFormat::mxfp4) read.refuse("recast");
   if (plan.hidden == 0 || plan.hidden > kMaxWidth || plan.hidden % scale_group(plan.format) != 0)
     read.refuse("hidden");
   if (plan.experts > kMaxWidth || plan.ep > plan.experts) read.refuse("experts");
@@ -209,6 +211,7 @@ Json to_json(const ShardPlan& plan) {
       .set("layers", plan.layers)
       .set("gated", plan.gated);
   if (plan.biases) json.set("biases", true);
+  if (plan.recast) json.set("recast", true);
   Json axes = Json::array();
   for (const AxisPlan& axis : plan.axes) axes.push_back(axis_json(axis));
   json.set("axes", std::move(axes));

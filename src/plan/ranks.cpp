@@ -3,6 +3,7 @@
 #include "plan/ranks.hpp"
 
 #include "base/checked.hpp"
+#include "formats/block_format.hpp"
 #include "plan/layout.hpp"
 
 namespace moxie {
@@ -39,7 +40,9 @@ std::vector<RankPlan> plan_ranks(const ShardPlan& plan) {
 void derive_ranks(ShardPlan& plan) {
   plan.identity = plan.inter().virtual_global == plan.inter().original;
   plan.layout = linear_layout(plan.hidden, plan.inter().kernel, plan.format,
-                              {.gated = plan.gated, .biases = plan.biases});
+                              {.gated = plan.gated,
+                               .biases = plan.biases,
+                               .globals = plan.recast || block_spec(plan.format).has_global});
   plan.ranks = plan_ranks(plan);
 }
 

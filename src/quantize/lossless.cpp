@@ -72,6 +72,35 @@ Held best_window(const std::array<std::uint64_t, 256>& histogram, int width) {
   return best;
 }
 
+// The lowest and highest scale byte of a region that is not zeros, and how many groups there are.
+struct Span {
+  std::uint8_t least = 255;
+  std::uint8_t most = 0;
+  std::uint64_t groups = 0;
+};
+
+Span span_of(const std::uint8_t* scales, std::uint64_t stride, const Region& region) {
+  Span span;
+  for (std::uint64_t row = region.first_row; row < region.last_row; ++row) {
+    const std::uint8_t* at = scales + row * stride;
+    std::uint8_t least = 255;
+    std::uint8_t most = 0;
+    std::uint64_t zeros = 0;
+    for (std::uint64_t group = region.first_group; group < region.last_group; ++group) {
+      // One less than the byte, so that zeros do not count as the least.
+      const auto below = static_cast<std::uint8_t>(at[group] - 1);
+      least = std::min(least, below);
+      most = std::max(most, at[group]);
+      zeros += at[group] == kScaleOfZeros ? 1 : 0;
+    }
+    span.least = std::min(span.least, least);
+    span.most = std::max(span.most, most);
+    span.groups += region.last_group - region.first_group - zeros;
+  }
+  span.least = static_cast<std::uint8_t>(span.least + 1);
+  return span;
+}
+
 void add_region(const Scales& scales, const Region& region, int width, LosslessReport& report) {
   std::array<std::uint64_t, 256> histogram{};
   scales.for_each(region, [&](std::uint64_t, std::uint64_t, std::uint8_t scale) {
@@ -94,6 +123,11 @@ void add_region(const Scales& scales, const Region& region, int width, LosslessR
   });
 }
 
+int width_of(Fp8Window window) {
+  const ExponentRange range = exponents_of(window);
+  return range.most - range.least + 1;
+}
+
 }  // namespace
 
 ExponentRange exponents_of(Fp8Window window) {
@@ -105,28 +139,54 @@ ExponentRange exponents_of(Fp8Window window) {
     case Fp8Window::e5m2_normal:
       return {-13, 13};
     case Fp8Window::e5m2_exact:
+      return {-15, 13};
+    case Fp8Window::f16_exact:
       break;
   }
-  return {-15, 13};
+  return {-23, 13};
 }
 
-LosslessReport check_lossless(const std::uint8_t* scales, std::uint64_t rows, std::uint64_t groups,
-                              Granule granule, Fp8Window window) {
-  const ExponentRange range = exponents_of(window);
-  const int width = range.most - range.least + 1;
+std::string_view name_of(Fp8Window window) {
+  constexpr std::array<std::string_view, kFp8Windows> kNames = {
+      "e4m3_normal", "e4m3_exact", "e5m2_normal", "e5m2_exact", "f16_exact"};
+  return kNames[static_cast<std::size_t>(window)];
+}
+
+std::string_view name_of(Granule granule) {
+  return granule == Granule::row ? "row" : granule == Granule::block ? "block" : "expert";
+}
+
+std::array<LosslessReport, kFp8Windows> check_lossless(const std::uint8_t* scales,
+                                                       std::uint64_t rows, std::uint64_t groups,
+                                                       Granule granule) {
   const std::uint64_t row_step = granule == Granule::row     ? 1
                                  : granule == Granule::block ? kBlockRows
                                                              : rows;
   const std::uint64_t group_step = granule == Granule::block ? kBlockGroups : groups;
-  LosslessReport report;
+  std::array<LosslessReport, kFp8Windows> reports;
   for (std::uint64_t row = 0; row < rows; row += row_step) {
     for (std::uint64_t group = 0; group < groups; group += group_step) {
-      add_region(Scales(scales, groups),
-                 {row, std::min(row + row_step, rows), group, std::min(group + group_step, groups)},
-                 width, report);
+      const Region region{row, std::min(row + row_step, rows), group,
+                          std::min(group + group_step, groups)};
+      const Span span = span_of(scales, groups, region);
+      const int width = span.most - span.least + 1;
+      for (std::size_t window = 0; window < kFp8Windows; ++window) {
+        LosslessReport& report = reports[window];
+        const int room = width_of(static_cast<Fp8Window>(window));
+        if (span.most != kE8m0NanCode && width <= room) {
+          report.groups += span.groups;
+        } else {
+          add_region(Scales(scales, groups), region, room, report);
+        }
+      }
     }
   }
-  return report;
+  return reports;
+}
+
+LosslessReport check_lossless(const std::uint8_t* scales, std::uint64_t rows, std::uint64_t groups,
+                              Granule granule, Fp8Window window) {
+  return check_lossless(scales, rows, groups, granule)[static_cast<std::size_t>(window)];
 }
 
 }  // namespace moxie

@@ -72,7 +72,7 @@ CheckpointExperts::Rows CheckpointExperts::gathered_rows(const RowsView& view) {
 
 double CheckpointExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind,
                                       const ScalarRef& scalar) const {
-  if (!block_spec(layer_.format).has_global) return 1;
+  if (!layer_.recast && !block_spec(layer_.format).has_global) return 1;
   return read_global(model_.checkpoint, layer_, expert, kind, scalar);
 }
 
@@ -122,7 +122,7 @@ ref::Matrix JoinedExperts::matrix(std::uint64_t expert, ProjectionKind kind,
 }
 
 double JoinedExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind) const {
-  if (!block_spec(plan_.format).has_global) return 1;
+  if (plan_.layout.find(Segment::up_dequant_mul) == nullptr) return 1;
   float value = std::numeric_limits<float>::quiet_NaN();
   const auto& bytes = tensor(Segment::gate_dequant_mul, kind);
   if (bytes.size() == sizeof value) std::memcpy(&value, bytes.data(), sizeof value);

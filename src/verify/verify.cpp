@@ -29,7 +29,11 @@ constexpr std::uint64_t kChunkBytes = std::uint64_t{128} << 20;
 class SetVerifier {
  public:
   SetVerifier(const fs::path& folder, const MoeModel& source, const Progress& progress)
-      : set_(open_packed_set(folder)), source_(source), progress_(progress) {}
+      : set_(open_packed_set(folder)), progress_(progress) {
+    // A set may hold NVFP4 as MXFP4 with globals: it is compared with the source read that way.
+    if (set_.plan.recast && !source.recast) recast_ = recast_model(source);
+    source_ = recast_ ? &*recast_ : &source;
+  }
 
   VerifyReport verify() {
     report_.plan_hash = set_.plan_hash;
@@ -85,9 +89,9 @@ class SetVerifier {
            .expected = set_.plan_hash,
            .got = set_.actual_plan_hash});
     }
-    check_config("config.json", source_.checkpoint.config_path());
-    check_config("hf_quant_config.json", source_.checkpoint.quant_config_path());
-    const ModelConfig& config = source_.config;
+    check_config("config.json", source_->checkpoint.config_path());
+    check_config("hf_quant_config.json", source_->checkpoint.quant_config_path());
+    const ModelConfig& config = source_->config;
     const auto number = [](std::uint64_t value) { return std::to_string(value); };
     require_same("model", config.model_type, set_.plan.model);
     require_same("hidden", number(config.hidden), number(set_.plan.hidden));
@@ -96,11 +100,11 @@ class SetVerifier {
     require_same("gating", config.gated ? "gated" : "not gated",
                  set_.plan.gated ? "gated" : "not gated");
     require_same("the number of experts", number(config.experts), number(set_.plan.experts));
-    const bool held = std::ranges::any_of(source_.layers, [&](const LayerExperts& layer) {
+    const bool held = std::ranges::any_of(source_->layers, [&](const LayerExperts& layer) {
       return layer.format == set_.plan.format;  // a checkpoint may hold layers of both formats
     });
-    if (source_.format && !held)
-      require_same("format", std::string(name_of(*source_.format)),
+    if (source_->format && !held)
+      require_same("format", std::string(name_of(*source_->format)),
                    std::string(name_of(set_.plan.format)));
   }
 
@@ -178,7 +182,7 @@ class SetVerifier {
   }
 
   [[nodiscard]] bool source_has(int layer) const {
-    return std::ranges::find(source_.layers, layer, &LayerExperts::layer) != source_.layers.end();
+    return std::ranges::find(source_->layers, layer, &LayerExperts::layer) != source_->layers.end();
   }
 
   void check_source_has(int layer) {
@@ -190,8 +194,8 @@ class SetVerifier {
 
   // A set may hold some layers only; the verdict speaks of those.
   void note_unpacked_layers() {
-    const auto main = std::ranges::count(source_.layers, false, &LayerExperts::mtp);
-    const auto packed = std::ranges::count_if(source_.layers, [&](const LayerExperts& layer) {
+    const auto main = std::ranges::count(source_->layers, false, &LayerExperts::mtp);
+    const auto packed = std::ranges::count_if(source_->layers, [&](const LayerExperts& layer) {
       return !layer.mtp && std::ranges::find(report_.layers, layer.layer) != report_.layers.end();
     });
     if (packed == main) return;
@@ -230,7 +234,7 @@ class SetVerifier {
   }
 
   void compare_layer(int number) {
-    const LayerExperts& layer = source_.require_layer(number);
+    const LayerExperts& layer = source_->require_layer(number);
     const std::uint64_t experts = layer.experts.size();
     const std::string which = " of layer " + std::to_string(number);
     require_same("the number of experts" + which, std::to_string(experts),
@@ -245,7 +249,7 @@ class SetVerifier {
       const std::uint64_t count = std::min(chunk, experts - first);
       std::vector<ExpertTally> tallies(count);
       parallel_for(count, [&](std::uint64_t i) {
-        tallies[i] = compare_expert(set_, source_, layer, first + i);
+        tallies[i] = compare_expert(set_, *source_, layer, first + i);
       });
       std::uint64_t bytes = 0;
       for (ExpertTally& tally : tallies) {
@@ -265,7 +269,7 @@ class SetVerifier {
     for (const PackedRank& rank : set_.ranks) {
       if (!rank.checkpoint) continue;
       const std::uint64_t expected =
-          expected_tensors(set_, set_.plan.ranks[rank.rank], source_, layer);
+          expected_tensors(set_, set_.plan.ranks[rank.rank], *source_, layer);
       std::uint64_t found = 0;
       for (const TensorInfo& tensor : rank.checkpoint->tensors()) {
         if (rank.checkpoint->files()[tensor.file].path.filename() == layer_file_name(layer.layer))
@@ -283,8 +287,8 @@ class SetVerifier {
   }
 
   void release_pages() const {
-    for (std::uint32_t i = 0; i < source_.checkpoint.files().size(); ++i)
-      source_.checkpoint.release(i);
+    for (std::uint32_t i = 0; i < source_->checkpoint.files().size(); ++i)
+      source_->checkpoint.release(i);
     for (const PackedRank& rank : set_.ranks) {
       if (!rank.checkpoint) continue;
       for (std::uint32_t i = 0; i < rank.checkpoint->files().size(); ++i)
@@ -293,7 +297,8 @@ class SetVerifier {
   }
 
   PackedSet set_;
-  const MoeModel& source_;
+  std::optional<MoeModel> recast_;
+  const MoeModel* source_ = nullptr;
   const Progress& progress_;
   VerifyReport report_;
   std::uint64_t hidden_findings_ = 0;

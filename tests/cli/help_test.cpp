@@ -22,7 +22,7 @@ struct Verb {
 
 const Words kCommon = {"--json", "-q", "-v", "--color", "--help"};
 const Words kPlanOptions = {"--tp",     "--ep",         "--placement",   "--format",
-                            "--target", "--act-format", "--kernel-align"};
+                            "--target", "--act-format", "--kernel-align", "--certificate"};
 
 std::vector<Verb> verbs() {
   return {{"synth",
@@ -36,6 +36,7 @@ std::vector<Verb> verbs() {
           {"run", kCommon + kPlanOptions +
                       Words{"MODEL", "--layer", "--top-k", "--routing", "--input", "--tokens",
                             "--seed", "--repeat", "--threads", "--check", "--trace", "--output"}},
+          {"doctor", kCommon + Words{"MODEL", "--layers", "--deep", "--certificate"}},
           {"devices", kCommon}};
 }
 
@@ -92,7 +93,7 @@ TEST(Help, GivesExamplesThatWorkAsPrinted) {
   Words commands;
   for (const Verb& verb : verbs()) commands = commands + examples_of({verb.name, "--help"});
   commands = commands + examples_of({"--help"});
-  EXPECT_EQ(commands.size(), 16U);
+  EXPECT_EQ(commands.size(), 18U);
   for (const std::string& command : commands) {
     SCOPED_TRACE(command);
     const test::TempFolder folder;

@@ -19,7 +19,8 @@ constexpr auto kNvfp4 = BlockFormat::nvfp4;
 
 TEST(LinearLayout, IsThisTableForATinyExpert) {
   // hidden 64, inter 32, groups of 16.
-  const PackedLayout layout = linear_layout(64, Elems{32}, kNvfp4, {.gated = true});
+  const PackedLayout layout =
+      linear_layout(64, Elems{32}, kNvfp4, {.gated = true, .globals = true});
   const std::vector<PackedSegment> expected = {
       {Segment::gate, 0, 32, 32},
       {Segment::up, 1024, 32, 32},
@@ -40,7 +41,8 @@ TEST(LinearLayout, IsThisTableForATinyExpert) {
 }
 
 TEST(LinearLayout, HasNoGateForExpertsWithoutOne) {
-  const PackedLayout layout = linear_layout(64, Elems{32}, kNvfp4, {.gated = false});
+  const PackedLayout layout =
+      linear_layout(64, Elems{32}, kNvfp4, {.gated = false, .globals = true});
   std::vector<Segment> segments;
   for (const PackedSegment& segment : layout.segments) segments.push_back(segment.segment);
   EXPECT_EQ(segments,
@@ -56,8 +58,8 @@ TEST(LinearLayout, SegmentsLieEndToEndInEveryShape) {
     for (const std::uint64_t hidden : {32U, 64U, 2688U, 2880U, 7168U}) {
       for (const std::uint64_t kernel : {32U, 96U, 704U, 768U, 3072U}) {
         for (const bool gated : {true, false}) {
-          const PackedLayout layout =
-              linear_layout(hidden, Elems{kernel}, format, {.gated = gated});
+          const PackedLayout layout = linear_layout(hidden, Elems{kernel}, format,
+                                                    {.gated = gated, .globals = format == kNvfp4});
           std::uint64_t next = 0;
           std::set<Segment> seen;
           for (const PackedSegment& segment : layout.segments) {

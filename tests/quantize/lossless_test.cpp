@@ -41,16 +41,19 @@ std::set<double> numbers_of(Fp8Window window) {
     case Fp8Window::e5m2_normal:
       return numbers_of(2, 15, 0x7B, false);
     case Fp8Window::e5m2_exact:
+      return numbers_of(2, 15, 0x7B, true);
+    case Fp8Window::f16_exact:
       break;
   }
-  return numbers_of(2, 15, 0x7B, true);
+  return numbers_of(10, 15, 0x7BFF, true);
 }
 
 constexpr Fp8Window kWindows[] = {Fp8Window::e4m3_normal, Fp8Window::e4m3_exact,
-                                  Fp8Window::e5m2_normal, Fp8Window::e5m2_exact};
+                                  Fp8Window::e5m2_normal, Fp8Window::e5m2_exact,
+                                  Fp8Window::f16_exact};
 
 TEST(Lossless, InsideAWindowAllProductsAreFp8NumbersAndOneStepOutsideNotAll) {
-  const std::vector<int> widths = {12, 15, 27, 29};
+  const std::vector<int> widths = {12, 15, 27, 29, 37};
   for (std::size_t i = 0; i < widths.size(); ++i) {
     const std::set<double> numbers = numbers_of(kWindows[i]);
     const ExponentRange range = exponents_of(kWindows[i]);
