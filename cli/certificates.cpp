@@ -16,7 +16,7 @@ std::optional<Certificate> apply_certificate(OpenedModel& opened,
   Certificate certificate = read_certificate(*file);
   require_certificate_of(certificate, opened.model);
   if (opened.model.format != BlockFormat::nvfp4) return certificate;
-  Finding note{.code = "MOXIE-P012", .severity = Severity::note};
+  Finding note{.code = "MOXIE-P014", .severity = Severity::note};
   if (const std::string refusal = recast_refusal(certificate, opened.model); refusal.empty()) {
     opened.model = recast_model(std::move(opened.model));
     note.message =

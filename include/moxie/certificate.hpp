@@ -93,7 +93,7 @@ MOXIE_API Certificate read_certificate(const std::filesystem::path& path);
 // certificate is of this model and covers all its main layers, and every expert is a cast.
 MOXIE_API std::string recast_refusal(const Certificate& certificate, const MoeModel& model);
 
-// Errors: Error(unsupported) MOXIE-P011 when the certificate is of another model.
+// Errors: Error(unsupported) MOXIE-P013 when the certificate is of another model.
 MOXIE_API void require_certificate_of(const Certificate& certificate, const MoeModel& model);
 
 }  // namespace moxie

@@ -29,7 +29,7 @@ void require_certificate_of(const Certificate& certificate, const MoeModel& mode
   const std::string got = text(certificate.model, certificate.hidden, certificate.inter,
                                certificate.experts, certificate.moe_layers);
   if (expected == got) return;
-  throw Error(ErrorCode::unsupported, {.code = "MOXIE-P011",
+  throw Error(ErrorCode::unsupported, {.code = "MOXIE-P013",
                                        .message = "the certificate is of another model",
                                        .expected = expected,
                                        .got = got,

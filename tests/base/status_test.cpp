@@ -16,7 +16,7 @@ namespace moxie {
 namespace {
 
 Finding full_finding() {
-  return {.code = "MOXIE-P012",
+  return {.code = "MOXIE-P014",
           .severity = Severity::warning,
           .message = "no kernel for this width",
           .where = {.file = "model.safetensors",
@@ -33,7 +33,7 @@ Finding full_finding() {
 TEST(Status, AFindingSaysWhatWhereExpectedGotAndWhatToDoInThisOrder) {
   const std::string text = to_string(full_finding());
   std::size_t at = 0;
-  for (const char* part : {"MOXIE-P012", "warning", "no kernel for this width", "a multiple of 128",
+  for (const char* part : {"MOXIE-P014", "warning", "no kernel for this width", "a multiple of 128",
                            "2880", "--target cpu"}) {
     const std::size_t found = text.find(part, at);
     ASSERT_NE(found, std::string::npos) << part << " in order in: " << text;

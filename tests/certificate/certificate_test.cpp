@@ -190,7 +190,7 @@ TEST(Certificate, OfAnotherModelIsRefused) {
   const TinyModel model(cast_options(1));
   const TinyModel other(test::tiny_options(BlockFormat::nvfp4, 64));
   test::expect_refusal([&] { require_certificate_of(certify(*other), *model); },
-                       ErrorCode::unsupported, "MOXIE-P011");
+                       ErrorCode::unsupported, "MOXIE-P013");
   EXPECT_NO_THROW(require_certificate_of(certify(*model), *model));
 }
 

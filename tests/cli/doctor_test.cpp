@@ -134,10 +134,10 @@ TEST_F(Doctor, ACertificateThatAllowsNothingSaysWhy) {
   expect_success({"doctor", model, "--certificate", at("c.json")});
   const test::Outcome planned =
       expect_success({"plan", model, "--certificate", at("c.json"), "--why"});
-  EXPECT_TRUE(has(planned.err, "MOXIE-P012 note: the experts stay NVFP4")) << planned.err;
+  EXPECT_TRUE(has(planned.err, "MOXIE-P014 note: the experts stay NVFP4")) << planned.err;
   EXPECT_TRUE(has(planned.out, "all but 3")) << planned.out;
   test::expect_refusal(
-      4, "MOXIE-P011",
+      4, "MOXIE-P013",
       {"plan", write("wide", {.dialect = test::TinyDialect::modelopt, .inter = 64}),
        "--certificate", at("c.json")});
   folder_.write("bad.json", "{}");

@@ -35,13 +35,13 @@ TEST(FindingsJson, LeavesOutPlacesThatDoNotApplyAndKeepsAllOtherKeys) {
 }
 
 TEST(FindingsJson, ARefusalHoldsItsSchemaAndItsFindings) {
-  const Json json = refusal_json("moxie.plan/1", {{.code = "MOXIE-P012", .message = "no kernel"}});
+  const Json json = refusal_json("moxie.plan/1", {{.code = "MOXIE-P014", .message = "no kernel"}});
   EXPECT_EQ(json.members().size(), 3U);
   EXPECT_EQ(json.members()[0].key, "schema");
   EXPECT_EQ(json.find("schema")->as_string(), "moxie.plan/1");
   EXPECT_FALSE(json.find("ok")->as_bool(true));
   ASSERT_EQ(json.find("findings")->elements().size(), 1U);
-  EXPECT_EQ(json.find("findings")->elements()[0].find("code")->as_string(), "MOXIE-P012");
+  EXPECT_EQ(json.find("findings")->elements()[0].find("code")->as_string(), "MOXIE-P014");
   EXPECT_EQ(to_json(std::vector<Finding>{}).dump_compact(), "[]");
 }
 
