@@ -8,6 +8,7 @@
 
 #include "moxie/checkpoint.hpp"
 #include "moxie/model.hpp"
+#include "moxie/plan.hpp"
 
 namespace moxie {
 
@@ -30,6 +31,15 @@ float read_global(const Checkpoint& checkpoint, const LayerExperts& layer, std::
 // A stored scalar that must be a usable multiplier; what is wrong with it names layer and expert.
 float read_scalar_of(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
                      const ScalarRef& scalar);
+
+// Whether a plan's experts quantise activations with the scales that the checkpoint stores.
+constexpr bool consumes_act_scales(const ShardPlan& plan) {
+  return plan.act_format == ActFormat::nvfp4 && plan.act_scale == ActScale::checkpoint;
+}
+// A projection's stored activation scale, under which nothing may overflow or vanish. Throws
+// Error(input) MOXIE-M007 naming layer, projection and expert.
+float read_act_scale(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
+                     ProjectionKind projection, const ScalarRef& scalar);
 
 // The bytes of row `row` of a view.
 std::span<const std::byte> row_bytes(const Checkpoint& checkpoint, const RowsView& view,

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "formats/act_quant.hpp"
 #include "formats/block_format.hpp"
 #include "pack/scale_check.hpp"
 
@@ -43,7 +44,18 @@ ref::Matrix CheckpointExperts::matrix(std::uint64_t expert, ProjectionKind kind,
           .codes_stride = projection.codes.row_stride,
           .scales = first_byte(scales),
           .scales_stride = scales.row_stride,
-          .dequant_mul = dequant_mul(expert, kind, projection.dequant_mul)};
+          .dequant_mul = dequant_mul(expert, kind, projection.dequant_mul),
+          .act_dequant_mul = act_scales_ ? act_dequant_mul(expert, kind, projection) : 0.0F};
+}
+
+float CheckpointExperts::act_dequant_mul(std::uint64_t expert, ProjectionKind kind,
+                                         const Projection& projection) const {
+  const ScalarRef& scalar = projection.act_dequant_mul;
+  if (scalar.present()) return read_act_scale(model_.checkpoint, layer_, expert, kind, scalar);
+  throw Error(ErrorCode::input,
+              {.code = "MOXIE-M006",
+               .message = std::string(name_of(kind)) + " has no activation scale",
+               .where = {.layer = layer_.layer, .expert = expert}});
 }
 
 const std::uint8_t* CheckpointExperts::first_byte(const RowsView& view) const {
@@ -92,7 +104,8 @@ ref::Matrix JoinedExperts::matrix(std::uint64_t expert, ProjectionKind kind,
           .codes_stride = to_packed_bytes(Elems{columns}).value,
           .scales = octets(scales),
           .scales_stride = groups,
-          .dequant_mul = dequant_mul(expert, kind)};
+          .dequant_mul = dequant_mul(expert, kind),
+          .act_dequant_mul = consumes_act_scales(plan_) ? act_dequant_mul(expert, kind) : 0.0F};
 }
 
 double JoinedExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind) const {
@@ -110,6 +123,20 @@ double JoinedExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind) con
                  .hint = "pack the expert again from its checkpoint"});
   }
   return value;
+}
+
+float JoinedExperts::act_dequant_mul(std::uint64_t expert, ProjectionKind kind) const {
+  float value = std::numeric_limits<float>::quiet_NaN();
+  const auto& bytes = tensor(Segment::gate_act_dequant_mul, kind);
+  if (bytes.size() == sizeof value) std::memcpy(&value, bytes.data(), sizeof value);
+  if (is_act_scale(value)) return value;
+  throw Error(ErrorCode::input,
+              {.code = "MOXIE-M007",
+               .message = std::string(name_of(kind)) + " has no usable activation scale",
+               .where = {.expert = expert},
+               .expected = "2^-117 to 2^116",
+               .got = std::to_string(value),
+               .hint = "pack the expert again from its checkpoint"});
 }
 
 }  // namespace moxie

@@ -12,26 +12,30 @@
 #include "moxie/model.hpp"
 #include "moxie/pack.hpp"
 #include "moxie/plan.hpp"
+#include "pack/scale_check.hpp"
 
 namespace moxie {
 
 // Hands out the checkpoint's own bytes, after refusing what pack() refuses.
 class CheckpointExperts {
  public:
-  CheckpointExperts(const MoeModel& model, const LayerExperts& layer)
-      : model_(model), layer_(layer) {}
+  CheckpointExperts(const MoeModel& model, const LayerExperts& layer, const ShardPlan& plan)
+      : model_(model), layer_(layer), act_scales_(consumes_act_scales(plan)) {}
 
   [[nodiscard]] ref::Expert expert(std::uint64_t number) const;
 
  private:
   [[nodiscard]] ref::Matrix matrix(std::uint64_t expert, ProjectionKind kind,
                                    const Projection& projection) const;
+  [[nodiscard]] float act_dequant_mul(std::uint64_t expert, ProjectionKind kind,
+                                      const Projection& projection) const;
   [[nodiscard]] const std::uint8_t* first_byte(const RowsView& view) const;
   [[nodiscard]] double dequant_mul(std::uint64_t expert, ProjectionKind kind,
                                    const ScalarRef& scalar) const;
 
   const MoeModel& model_;
   const LayerExperts& layer_;
+  bool act_scales_;  // the plan consumes them
 };
 
 // Joins the ranks' parts of one expert at a time; what it hands out holds until the next.
@@ -48,6 +52,7 @@ class JoinedExperts {
   [[nodiscard]] ref::Matrix matrix(std::uint64_t expert, ProjectionKind kind,
                                    std::uint64_t columns) const;
   [[nodiscard]] double dequant_mul(std::uint64_t expert, ProjectionKind kind) const;
+  [[nodiscard]] float act_dequant_mul(std::uint64_t expert, ProjectionKind kind) const;
 
   const ShardPlan& plan_;
   BlobOf blob_of_;
