@@ -62,11 +62,37 @@ struct Point {
   double error_squares = 0;
   double squares = 0;
 
+  void add(const ActStats& from, const std::vector<float>& got, const std::vector<float>& expected);
   [[nodiscard]] double relative_l2() const { return std::sqrt(error_squares / squares); }
 };
 
+void Point::add(const ActStats& from, const std::vector<float>& got,
+                const std::vector<float>& expected) {
+  cli::add(stats.x, from.x);
+  cli::add(stats.act, from.act);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double error = static_cast<double>(got[i]) - static_cast<double>(expected[i]);
+    error_squares += error * error;
+    squares += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+  }
+}
+
+// What each margin freezes after a warm-up on this sample.
+std::vector<std::vector<ActScales>> scales_of(const MoeLayer& layer, const Probe& sample,
+                                              const std::vector<std::uint64_t>& margins) {
+  std::vector<float> y(sample.tokens * sample.hidden);
+  std::vector<std::byte> workspace(layer.workspace_size(sample.tokens));
+  std::uint32_t flags = 0;
+  std::vector<std::vector<ActScales>> scales;
+  for (const std::uint64_t margin : margins) {
+    scales.push_back(layer.warm_up(io_of(sample, y.data(), DType::f32, &flags), workspace,
+                                   static_cast<double>(margin)));
+  }
+  return scales;
+}
+
 Json sweep_record(const BenchSetting& setting, const ShardPlan& plan, std::uint64_t tokens,
-               const Point& point) {
+                  const Point& point) {
   Json problem;
   problem.set("model", setting.model).set("tokens", tokens).set("hidden", plan.hidden);
   problem.set("inter", plan.inter().original.value).set("experts", plan.experts);
@@ -77,8 +103,26 @@ Json sweep_record(const BenchSetting& setting, const ShardPlan& plan, std::uint6
   record.set("command", setting.command).set("build", setting.build).set("host", setting.host);
   record.set("problem", std::move(problem)).set("margin", point.margin);
   record.set("growth", point.growth).set("samples", kSamples);
-  record.set("act_scales", act_scales_json(plan, point.stats));
+  ShardPlan with_margin = plan;
+  with_margin.act_margin = static_cast<double>(point.margin);
+  record.set("act_scales", act_scales_json(with_margin, point.stats));
   return record.set("relative_l2", point.relative_l2()).set("findings", Json::array());
+}
+
+std::vector<std::string> row_of(const ShardPlan& plan, const Point& point) {
+  return {fmt::to_string(plan.tp),
+          fmt::to_string(point.margin),
+          fmt::format("x{}", point.growth),
+          fmt::to_string(point.stats.x.saturated),
+          fmt::to_string(point.stats.x.underflowed),
+          fmt::to_string(point.stats.act.saturated),
+          fmt::to_string(point.stats.act.underflowed),
+          fmt::format("{:.4f}", point.relative_l2())};
+}
+
+void stop_if_interrupted() {
+  if (interrupted())
+    throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
 }
 
 }  // namespace
@@ -98,6 +142,7 @@ void ActMarginSweep::run(const std::vector<std::uint64_t>& margins) const {
     plain.act_format = ActFormat::bf16;
     const MoeLayer exact(plain, subject_.spec(), subject_.load(plain, {}));
     MoeLayer layer(plan, subject_.spec(), subject_.load(plan, {}));
+    const std::vector<std::vector<ActScales>> scales = scales_of(layer, first, margins);
     for (const int growth : kGrowths) {
       std::vector<Point> points;
       for (const std::uint64_t margin : margins)
@@ -105,35 +150,17 @@ void ActMarginSweep::run(const std::vector<std::uint64_t>& margins) const {
       for (std::uint64_t number = 1; number <= kSamples; ++number) {
         const Probe probe = grown(sample(number), growth);
         const std::vector<float> expected = result_of(exact, probe, nullptr);
-        for (Point& point : points) {
-          std::vector<float> y(first.tokens * first.hidden);
-          std::vector<std::byte> workspace(layer.workspace_size(first.tokens));
-          std::uint32_t flags = 0;
-          layer.freeze(layer.warm_up(io_of(first, y.data(), DType::f32, &flags), workspace,
-                                     static_cast<double>(point.margin)));
+        for (std::size_t i = 0; i < points.size(); ++i) {
+          stop_if_interrupted();
+          layer.freeze(scales[i]);
           ActStats stats;
           const std::vector<float> got = result_of(layer, probe, &stats);
-          add(point.stats.x, stats.x);
-          add(point.stats.act, stats.act);
-          for (std::size_t i = 0; i < got.size(); ++i) {
-            const double error = static_cast<double>(got[i]) - static_cast<double>(expected[i]);
-            point.error_squares += error * error;
-            point.squares += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-          }
-          if (interrupted())
-            throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
+          points[i].add(stats, got, expected);
         }
       }
       for (const Point& point : points) {
-        ShardPlan with_margin = plan;
-        with_margin.act_margin = static_cast<double>(point.margin);
-        console_.print_line(sweep_record(setting_, with_margin, first.tokens, point));
-        table.add_row({fmt::to_string(plan.tp), fmt::to_string(point.margin),
-                       fmt::format("x{}", growth), fmt::to_string(point.stats.x.saturated),
-                       fmt::to_string(point.stats.x.underflowed),
-                       fmt::to_string(point.stats.act.saturated),
-                       fmt::to_string(point.stats.act.underflowed),
-                       fmt::format("{:.4f}", point.relative_l2())});
+        console_.print_line(sweep_record(setting_, plan, first.tokens, point));
+        table.add_row(row_of(plan, point));
       }
     }
   }
