@@ -67,8 +67,8 @@ Json act_scales_json(const ShardPlan& plan, const ActStats& stats) {
 }
 
 std::vector<std::string> act_stage_head() {
-  return {"activations", "global scale",     "blocks", "saturated",
-          "underflowed", "holding NaN", "rows guarded"};
+  return {"activations", "global scale", "blocks",      "saturated",
+          "underflowed", "holding NaN",  "rows guarded"};
 }
 
 std::vector<std::string> act_stage_row(std::string_view name, const ActStage& stage) {
@@ -98,7 +98,8 @@ std::vector<Finding> act_findings(const ShardPlan& plan, const ActStats& stats, 
          .where = {.layer = layer},
          .hint = std::move(hint)});
   };
-  for (const auto& [name, stage] : {std::pair{"x", &stats.x}, {"the values before down", &stats.act}}) {
+  for (const auto& [name, stage] :
+       {std::pair{"x", &stats.x}, {"the values before down", &stats.act}}) {
     warn(name, stage->saturated, *stage, "are clipped: the global scale is too small for them",
          "use another --act-scale, or a larger --act-margin");
     warn(name, stage->not_numbers, *stage, "hold NaN", "look at the input");

@@ -54,8 +54,7 @@ CheckedRun References::check(const MoeLayer& layer) {
   checked.whole = check_output(checked.y, *checked.reference, plan);
   const std::vector<ActScales> scales = layer.act_scales();
   const LayerReference stages = subject_.reference(
-      layer, probe_,
-      {.act = act, .act_scales = scales, .progress = console_.progress("stages")});
+      layer, probe_, {.act = act, .act_scales = scales, .progress = console_.progress("stages")});
   checked.stages = check_output(checked.y, stages, plan);
   checked.stages.bound = {};
   for (LayerCheck* check : {&checked.whole, &checked.stages}) {

@@ -90,8 +90,8 @@ std::string head_text(const RunReport& report) {
       "{}, layer {}: {} of {} experts active, {} tokens x {} slots, routing {}, seed {}\n"
       "{}, activations {}, hidden {}, inter {}, {}\n\n",
       plan.model, report.subject->layer(), report.work.active_experts, plan.experts, probe.tokens,
-      probe.top_k, report.probe->routing, report.seed, name_of(plan.format),
-      acts_text(plan), plan.hidden, plan.inter().original.value, plan.kernel);
+      probe.top_k, report.probe->routing, report.seed, name_of(plan.format), acts_text(plan),
+      plan.hidden, plan.inter().original.value, plan.kernel);
 }
 
 std::string runs_text(const RunReport& report) {

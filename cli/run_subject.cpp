@@ -43,7 +43,8 @@ void require_same(std::string_view option, const std::optional<Value>& given, Va
 void require_same_scales(const GivenPlan& given, const ShardPlan& plan) {
   const bool nvfp4 = plan.act_format == ActFormat::nvfp4;
   const auto refuse = [&](std::string_view option, std::string got) {
-    refuse_usage("MOXIE-R013", "the set was packed for activations that take no " + std::string(option),
+    refuse_usage("MOXIE-R013",
+                 "the set was packed for activations that take no " + std::string(option),
                  "no " + std::string(option), std::move(got));
   };
   if (given.act_scale && !nvfp4) refuse("--act-scale", std::string(name_of(*given.act_scale)));

@@ -98,7 +98,7 @@ struct BenchArgs {
   std::optional<std::filesystem::path> baseline;
   double fail_over_pct = 5;
   std::vector<std::uint64_t> act_margins;  // to sweep; empty: time instead
-  std::string command;  // as typed
+  std::string command;                     // as typed
 };
 int run_bench(const BenchArgs& args, const Console& console);
 

@@ -43,9 +43,10 @@ struct LayerIo {
   MutableMatrixRef y;                      // [tokens, hidden] f32 or bf16; every element is written
   std::uint32_t* flags = nullptr;          // one word; see kFlagBadExpertId
   // [ranks held, tokens * top_k, kernel width]: where each rank copies, by slot, the values that
-  // enter its down product; slots that it does not compute are left alone. Null: nobody looks.
+  // enter its down product; slots that it does not compute are left alone. nvfp4: with the global
+  // scale, rounded to f32. Null: nobody looks.
   float* act_tap = nullptr;
-  Trace* trace = nullptr;  // times are written here unless null
+  Trace* trace = nullptr;         // times are written here unless null
   ActStats* act_stats = nullptr;  // of nvfp4: counts are written here unless null
 };
 

@@ -169,8 +169,9 @@ struct ShardPlan {
 };
 
 // Decides. Needs config facts and the format only; reads no tensor. Errors: Error(usage) for tp or
-// ep out of range, and for act_scale or act_margin that nothing consumes; Error(unsupported) with every kernel's reason, for ep > experts, an unknown
-// format, a width no scale group divides, or nvfp4 activations without a source of global scales.
+// ep out of range, and for act_scale or act_margin that nothing consumes; Error(unsupported) with
+// every kernel's reason, for ep > experts, an unknown format, a width no scale group divides, or
+// nvfp4 activations without a source of global scales.
 MOXIE_API ShardPlan make_plan(const MoeModel& model, const PlanOptions& options);
 
 // {"kind", "expert_bytes", "stride", "segments"}.

@@ -64,10 +64,10 @@ struct ExpertsArgs {
   // that are not computed are left alone. Null: nobody looks.
   float* act_tap = nullptr;
   // nvfp4 alone. Of no use (see is_act_scale): the fallback takes their place, which is counted.
-  float x_scale = 0;         // policy warmup: of x
-  float act_scale = 0;       // policy warmup: of the values that enter the down product
-  float act_margin = 1;      // policy dynamic: the amax counts so many times
-  ActStats* stats = nullptr;  // counts are added; null: nobody looks
+  float x_scale = 0;               // policy warmup: of x
+  float act_scale = 0;             // policy warmup: of the values that enter the down product
+  float act_margin = 1;            // policy dynamic: the amax counts so many times
+  ActStats* stats = nullptr;       // counts are added; null: nobody looks
   std::byte* workspace = nullptr;  // workspace_bytes(shape, tokens), any content and alignment
   std::uint32_t* flags = nullptr;
   unsigned threads = 1;

@@ -259,14 +259,13 @@ class LayerLoader {
       refuse_scale(plan_.format, place(name, expert), bad / segment.row_bytes,
                    bad % segment.row_bytes, bytes[bad]);
     }
-    const bool consumed =
-        source.part == Part::dequant_mul ||
-        (source.part == Part::act_dequant_mul && consumes_act_scales(plan_));
+    const bool consumed = source.part == Part::dequant_mul ||
+                          (source.part == Part::act_dequant_mul && consumes_act_scales(plan_));
     if (!consumed) return;
     float value = 0;
     std::memcpy(&value, bytes.data(), sizeof value);
-    const bool usable = source.part == Part::dequant_mul ? std::isfinite(value) && value > 0
-                                                         : is_act_scale(value);
+    const bool usable =
+        source.part == Part::dequant_mul ? std::isfinite(value) && value > 0 : is_act_scale(value);
     if (usable) return;
     throw Error(ErrorCode::input,
                 {.code = tensor == nullptr ? "MOXIE-M006" : "MOXIE-M007",

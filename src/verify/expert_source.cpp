@@ -52,10 +52,9 @@ float CheckpointExperts::act_dequant_mul(std::uint64_t expert, ProjectionKind ki
                                          const Projection& projection) const {
   const ScalarRef& scalar = projection.act_dequant_mul;
   if (scalar.present()) return read_act_scale(model_.checkpoint, layer_, expert, kind, scalar);
-  throw Error(ErrorCode::input,
-              {.code = "MOXIE-M006",
-               .message = std::string(name_of(kind)) + " has no activation scale",
-               .where = {.layer = layer_.layer, .expert = expert}});
+  throw Error(ErrorCode::input, {.code = "MOXIE-M006",
+                                 .message = std::string(name_of(kind)) + " has no activation scale",
+                                 .where = {.layer = layer_.layer, .expert = expert}});
 }
 
 const std::uint8_t* CheckpointExperts::first_byte(const RowsView& view) const {

@@ -175,7 +175,9 @@ TEST_F(ActScales, ASweepShowsWhatAMarginSaves) {
     const std::uint64_t growth = record.find("growth")->as_unsigned();
     const double error = record.find("relative_l2")->as_double();
     // A grown x has grown products: twice the margin of the growth's square is plenty.
-    if (margin >= 2 * growth * growth) EXPECT_EQ(saturated(record), 0U) << margin << " " << growth;
+    if (margin >= 2 * growth * growth) {
+      EXPECT_EQ(saturated(record), 0U) << margin << " " << growth;
+    }
     if (growth >= 4 * margin) {
       EXPECT_GT(saturated(record), 0U) << margin << " " << growth;
       EXPECT_GT(error, 0.25);

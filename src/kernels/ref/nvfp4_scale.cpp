@@ -41,8 +41,7 @@ GlobalScale scale_of(const AmaxRange& amax) {
   const float most = quotient(amax.most);
   scale.count = 0;
   if (most >= kLeast && least <= kMost) {
-    scale.ranges[scale.count++] = {.least = std::max(least, kLeast),
-                                   .most = std::min(most, kMost)};
+    scale.ranges[scale.count++] = {.least = std::max(least, kLeast), .most = std::min(most, kMost)};
   }
   if (!is_usable(least) || !is_usable(most))
     scale.ranges[scale.count++] = {.least = kFallback, .most = kFallback};

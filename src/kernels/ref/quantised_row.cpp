@@ -88,10 +88,9 @@ void quantise_nvfp4(const Group& group, const GlobalScale& global) {
     if (!std::isfinite(value) || !std::isfinite(radius)) continue;
     for (std::uint32_t r = 0; r < global.count; ++r) {
       const GlobalScale::Range range = global.ranges[r];
-      const ValueRange ends =
-          value_range(rounded(value - radius), rounded(value + radius),
-                      scale_code(rounded(amax.least), range.most),
-                      scale_code(rounded(amax.most), range.least), range);
+      const ValueRange ends = value_range(rounded(value - radius), rounded(value + radius),
+                                          scale_code(rounded(amax.least), range.most),
+                                          scale_code(rounded(amax.most), range.least), range);
       group.least[i] = std::min(group.least[i], ends.least);
       group.most[i] = std::max(group.most[i], ends.most);
     }

@@ -41,14 +41,14 @@ struct Batch {
   std::uint64_t expert = 0;
   std::vector<double> x_unit;    // [slots] what an engine keeps apart from its sums: 1 or a global
   std::vector<double> act_unit;  // [slots] scale; of x and of a
-  std::vector<double> xq;      // [slots, hidden] quantised
-  std::vector<double> x;       // [slots, hidden]; empty where nothing changed by quantising
-  std::vector<double> a;       // [slots, inter] after the activation function
-  std::vector<double> radius;  // [slots, inter] of an engine's a around it
-  std::vector<double> aq;      // [slots, inter] a, quantised
-  std::vector<double> least;   // [slots, inter] ends of an engine's aq
-  std::vector<double> most;    // [slots, inter]
-  std::vector<double> plain;   // [slots, inter] a without quantised x; empty as x
+  std::vector<double> xq;        // [slots, hidden] quantised
+  std::vector<double> x;         // [slots, hidden]; empty where nothing changed by quantising
+  std::vector<double> a;         // [slots, inter] after the activation function
+  std::vector<double> radius;    // [slots, inter] of an engine's a around it
+  std::vector<double> aq;        // [slots, inter] a, quantised
+  std::vector<double> least;     // [slots, inter] ends of an engine's aq
+  std::vector<double> most;      // [slots, inter]
+  std::vector<double> plain;     // [slots, inter] a without quantised x; empty as x
 };
 
 class LayerRun {
@@ -98,9 +98,9 @@ class LayerRun {
       if (slots.empty()) continue;
       const Expert tensors = problem_.expert(expert);
       for (std::size_t first = 0; first < slots.size(); first += kSlotsAtOnce) {
-        Batch batch = gather(
-            expert, tensors,
-            slots.subspan(first, std::min<std::size_t>(kSlotsAtOnce, slots.size() - first)));
+        Batch batch =
+            gather(expert, tensors,
+                   slots.subspan(first, std::min<std::size_t>(kSlotsAtOnce, slots.size() - first)));
         body(tensors, batch);
       }
     }
@@ -198,8 +198,7 @@ class LayerRun {
   }
 
   // The global scale of x in one slot. x is known exactly, and so is the scale.
-  [[nodiscard]] float x_scale(std::uint64_t expert, const Expert& tensors,
-                              const Slot& slot) const {
+  [[nodiscard]] float x_scale(std::uint64_t expert, const Expert& tensors, const Slot& slot) const {
     const ActScaling& scaling = problem_.act_scaling;
     switch (scaling.policy) {
       case ActScale::checkpoint: {
@@ -278,11 +277,10 @@ class LayerRun {
     if (matrix.codes == nullptr) return {};
     const Product product = ref::product(weights.data(), xq, problem_.hidden);
     const double centre = matrix.dequant_mul * product.sum + bias_of(matrix, row);
-    return {
-        .centre = centre,
-        .radius = accumulation_error(gate_up_roundings_, product.magnitude, matrix.dequant_mul,
-                                     unit) +
-                  bias_error(matrix, centre)};
+    return {.centre = centre,
+            .radius = accumulation_error(gate_up_roundings_, product.magnitude, matrix.dequant_mul,
+                                         unit) +
+                      bias_error(matrix, centre)};
   }
 
   // The same in double, of an x that was not quantised.
@@ -331,9 +329,8 @@ class LayerRun {
     const std::uint64_t inter = problem_.inter;
     parallel_for(batch.slots.size(), [&](std::uint64_t i) {
       const auto row = [&](auto& array) { return std::span(array).subspan(i * inter, inter); };
-      const RowToQuantise from{.values = row(batch.a),
-                               .radii = row(batch.radius),
-                               .part_starts = problem_.part_starts};
+      const RowToQuantise from{
+          .values = row(batch.a), .radii = row(batch.radius), .part_starts = problem_.part_starts};
       const QuantisedRow to{
           .quantised = row(batch.aq), .least = row(batch.least), .most = row(batch.most)};
       if (!nvfp4_) {
@@ -404,9 +401,9 @@ class LayerRun {
           const double shifted = product_magnitude(weights.data(), spread.data() + at, inter);
           const double exact = product_sum(weights.data(), plain.data() + at, inter);
           const double sum = mul * output.sum + bias;
-          const double error = accumulation_error(down_roundings_, output.magnitude, mul,
-                                                  batch.act_unit[i]) +
-                               std::abs(mul) * shifted + bias_error(matrix, sum);
+          const double error =
+              accumulation_error(down_roundings_, output.magnitude, mul, batch.act_unit[i]) +
+              std::abs(mul) * shifted + bias_error(matrix, sum);
           add(batch.slots[i], row,
               {.sum = sum, .magnitude = std::abs(mul) * output.magnitude + std::abs(bias)}, error,
               mul * exact + bias);

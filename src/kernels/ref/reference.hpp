@@ -69,7 +69,8 @@ struct Problem {
   // bound knows the sums' errors alone. Null: everything starts from x.
   const float* act = nullptr;
   // Called once for each expert that has a slot, in ascending order, from the calling thread; nvfp4
-  // with dynamic scales goes through the experts twice. The memory stays valid until the next call, or until run() returns.
+  // with dynamic scales goes through the experts twice. The memory stays valid until the next call,
+  // or until run() returns.
   std::function<Expert(std::uint64_t expert)> expert;
 };
 

@@ -129,9 +129,8 @@ class ExpertsCall {
       const std::uint64_t rows = std::min(kTile, end - row);
       XRows x;
       for (std::uint64_t r = 0; r < rows; ++r) {
-        const std::uint64_t x_row = has_x_of_slots(args_.shape)
-                                        ? row + r
-                                        : work_.slots.token_of_row(row + r);
+        const std::uint64_t x_row =
+            has_x_of_slots(args_.shape) ? row + r : work_.slots.token_of_row(row + r);
         x.rows[r] = work_.x + x_row * args_.shape.hidden;
         x.scales[r] = nvfp4_ ? work_.x_scale[x_row] : 1.0F;
       }
@@ -174,8 +173,8 @@ class ExpertsCall {
   }
 
   // The same for functions without a gate: two columns of up side by side.
-  void ungated(const WeightRows& up, std::uint64_t first, std::uint64_t count,
-               const XRows& x, std::uint64_t row, std::uint64_t rows) {
+  void ungated(const WeightRows& up, std::uint64_t first, std::uint64_t count, const XRows& x,
+               std::uint64_t row, std::uint64_t rows) {
     std::array<std::array<float, 2>, kTile> products;
     for (std::uint64_t column = first; column < first + count; column += 2) {
       multiply_pair<kFormat>(up, column, up, column + 1, x.rows.data(), scales_at(x), rows,

@@ -118,14 +118,13 @@ void multiply_add(const float* weight0, const float* weight1, const float* const
 }
 
 // Row `row0` of `first` and row `row1` of `second` (the same width) times `rows` <= kTile
-// activation rows: results[r] = {sum with first, sum with second}, dequantised. `x_scale` multiplies
-// the sums of its row before that; null: nothing does.
+// activation rows: results[r] = {sum with first, sum with second}, dequantised. `x_scale`
+// multiplies the sums of its row before that; null: nothing does.
 template <BlockFormat kFormat>
 void multiply_pair(const WeightRows& first, std::uint64_t row0, const WeightRows& second,
                    std::uint64_t row1, const float* const* x,
-                   const float* x_scale,  // [rows]
-                   std::uint64_t rows,
-                   std::array<float, 2>* results) {  // [rows]
+                   const float* x_scale,                                 // [rows]
+                   std::uint64_t rows, std::array<float, 2>* results) {  // [rows]
   alignas(64) std::array<float, kBlock> weight0;
   alignas(64) std::array<float, kBlock> weight1;
   std::array<std::array<Lanes, 2>, kTile> sums{};

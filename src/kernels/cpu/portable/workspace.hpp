@@ -27,7 +27,7 @@ struct WorkspaceLayout {
   std::uint64_t x_scale = 0;    // f32 [x rows]; this and the two below for nvfp4 alone
   std::uint64_t act_scale = 0;  // f32 [slots]
   std::uint64_t amax = 0;       // f32 [slots or tokens, whichever are more]
-  std::uint64_t bytes = 0;  // with room to align the base
+  std::uint64_t bytes = 0;      // with room to align the base
 };
 
 // Whether every slot has an x of its own: experts with scales of their own quantise it differently.
