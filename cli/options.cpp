@@ -100,10 +100,9 @@ void add_shared_plan_options(CLI::App* verb, Options& options) {
                         {ActFormat::bf16, ActFormat::fp8, ActFormat::fp8x2, ActFormat::mxfp8,
                          ActFormat::nvfp4, ActFormat::int8, ActFormat::int8x2},
                         "activations in the matrix products (default bf16)");
-  add_choice<ActScale>(
-      verb, "--act-scale", options.act_scale,
-      {ActScale::checkpoint, ActScale::warmup, ActScale::dynamic, ActScale::row},
-      "global scales of nvfp4 activations (default checkpoint where the config declares them)");
+  add_choice<ActScale>(verb, "--act-scale", options.act_scale,
+                       {ActScale::checkpoint, ActScale::warmup, ActScale::dynamic, ActScale::row},
+                       "global scales of nvfp4 activations (default checkpoint)");
   add_number(verb, "--act-margin", options.act_margin,
              "of warmup: times the amax that it saw is not clipped (default 8)");
   add_count<std::uint64_t>(verb, "--kernel-align", options.kernel_align,

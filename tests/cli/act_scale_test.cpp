@@ -174,15 +174,17 @@ TEST_F(ActScales, ASweepShowsWhatAMarginSaves) {
     const std::uint64_t margin = record.find("margin")->as_unsigned();
     const std::uint64_t growth = record.find("growth")->as_unsigned();
     const double error = record.find("relative_l2")->as_double();
-    // x of other samples is less than twice that of the first; a larger margin never clips more.
+    // x of other samples is less than twice that of the first; a larger margin never clips more of
+    // it. What is clipped of x is missing before down, so that there it may.
     const Json& x = record.find("act_scales")->find("stages")->elements()[0];
+    const std::uint64_t clipped = x.find("saturated")->as_unsigned();
     if (margin >= 2 * growth) {
-      EXPECT_EQ(x.find("saturated")->as_unsigned(), 0U) << margin << " " << growth;
+      EXPECT_EQ(clipped, 0U) << margin << " " << growth;
     }
     if (margin > 1) {
-      EXPECT_LE(saturated(record), last) << margin << " " << growth;
+      EXPECT_LE(clipped, last) << margin << " " << growth;
     }
-    last = saturated(record);
+    last = clipped;
     if (growth >= 4 * margin) {
       EXPECT_GT(saturated(record), 0U) << margin << " " << growth;
       EXPECT_GT(error, 0.25);
