@@ -12,8 +12,10 @@
 #include <string>
 #include <utility>
 
+#include "cli/act_scales.hpp"
 #include "cli/bench_problem.hpp"
 #include "cli/bench_record.hpp"
+#include "cli/bench_sweep.hpp"
 #include "cli/layer_call.hpp"
 #include "cli/references.hpp"
 #include "cli/run_subject.hpp"
@@ -146,6 +148,11 @@ class Bench {
                 .ceilings = measure_ceilings(threads),
                 .build = build_json(),
                 .host = host_json()};
+    if (!args_.act_margins.empty()) {
+      run_args.tokens = token_counts().back();
+      ActMarginSweep(subject, run_args, setting_, console_).run(args_.act_margins);
+      return 0;
+    }
     // What can be refused is refused before the first record.
     std::vector<RunProbe> probes;
     for (const std::uint64_t tokens : token_counts()) {
@@ -171,6 +178,7 @@ class Bench {
     RunArgs run;
     run.model = folder;
     run.plan = args_.plan;
+    if (!args_.act_margins.empty()) sweep_plan(run.plan);
     run.top_k = args_.top_k ? args_.top_k : problem_.top_k;
     run.routing = args_.routing ? args_.routing : problem_.routing;
     run.seed = seed();
@@ -178,9 +186,24 @@ class Bench {
     return run;
   }
 
+  // A sweep says what it sweeps; options that say otherwise are refused.
+  static void sweep_plan(GivenPlan& plan) {
+    if (plan.act_format.value_or(ActFormat::nvfp4) != ActFormat::nvfp4 ||
+        plan.act_scale.value_or(ActScale::warmup) != ActScale::warmup || plan.act_margin) {
+      throw Error(ErrorCode::usage,
+                  {.code = "MOXIE-U003",
+                   .message = "--sweep act-margin chooses format, policy and margin itself",
+                   .expected = "--act-format nvfp4, --act-scale warmup and no --act-margin",
+                   .got = "another"});
+    }
+    plan.act_format = ActFormat::nvfp4;
+    plan.act_scale = ActScale::warmup;
+  }
+
   void run_plan(const RunSubject& subject, const ShardPlan& plan, const RunProbe& probe,
                 References& references) {
-    const MoeLayer layer(plan, subject.spec(), subject.load(plan, {}));
+    MoeLayer layer(plan, subject.spec(), subject.load(plan, {}));
+    const std::vector<Finding> warmed = warm_up(layer, probe.probe);
     const CheckedRun checked = references.check(layer);
     TimedLayer timed(layer, probe.probe);
     timed.call();
@@ -196,6 +219,7 @@ class Bench {
                      .traces = {}};
     point.findings.insert(point.findings.end(), checked.stages.findings.begin(),
                           checked.stages.findings.end());
+    point.findings.insert(point.findings.end(), warmed.begin(), warmed.end());
     if (!timed.result_is(checked.y)) {
       point.check.passed = false;
       point.findings.push_back(
@@ -275,7 +299,7 @@ class Bench {
         "Ceilings measured in this process: {:.1f} GB/s read, {:.4f} Tflop/s fp32 with baseline "
         "instructions.\n\n{}",
         setting_.model, last_.experts, last_.hidden, last_.inter().original.value,
-        name_of(last_.format), name_of(last_.act_format), last_.kernel, setting_.ceilings.read_gbps,
+        name_of(last_.format), acts_text(last_), last_.kernel, setting_.ceilings.read_gbps,
         setting_.ceilings.fp32_tflops, table_.to_markdown()));
   }
 

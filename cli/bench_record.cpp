@@ -8,6 +8,7 @@
 #include <chrono>
 #include <utility>
 
+#include "cli/act_scales.hpp"
 #include "moxie/report.hpp"
 
 namespace moxie::cli {
@@ -21,6 +22,7 @@ Json problem_json(const BenchSetting& setting, const BenchPoint& point) {
   problem.set("inter", plan.inter().original.value).set("experts", plan.experts);
   problem.set("top_k", point.top_k).set("tp", plan.tp).set("ep", plan.ep);
   problem.set("format", name_of(plan.format)).set("act_format", name_of(plan.act_format));
+  if (has_act_scales(plan)) problem.set("act_scale", name_of(plan.act_scale));
   problem.set("target", name_of(plan.target)).set("routing", point.routing);
   return problem.set("seed", setting.seed);
 }
@@ -51,6 +53,9 @@ std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
       shell_word(setting.model), point.tokens, plan.tp, plan.ep, name_of(plan.format),
       name_of(plan.act_format), name_of(plan.target), point.top_k, shell_word(point.routing),
       setting.seed);
+  if (has_act_scales(plan)) line += fmt::format(" --act-scale {}", name_of(plan.act_scale));
+  if (has_act_scales(plan) && plan.act_scale == ActScale::warmup)
+    line += fmt::format(" --act-margin {}", plan.act_margin);
   if (setting.kernel_align) line += fmt::format(" --kernel-align {}", *setting.kernel_align);
   if (setting.threads > 0) line += fmt::format(" --threads {}", setting.threads);
   return line;

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -49,6 +50,20 @@ void add_count(CLI::App* verb, const std::string& flag, Variable& variable,
     variable = read_count<Number>(flag, text, least);
   };
   verb->add_option_function<std::string>(flag, read, description)->type_name("N");
+}
+
+// A decimal number.
+template <class Variable>
+void add_number(CLI::App* verb, const std::string& flag, Variable& variable,
+                const std::string& description) {
+  const auto read = [&variable, flag](const std::string& text) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+      throw CLI::ValidationError(flag, "\"" + text + "\" is no number");
+    variable = value;
+  };
+  verb->add_option_function<std::string>(flag, read, description)->type_name("X");
 }
 
 }  // namespace moxie::cli

@@ -100,6 +100,11 @@ void add_shared_plan_options(CLI::App* verb, Options& options) {
                         {ActFormat::bf16, ActFormat::fp8, ActFormat::fp8x2, ActFormat::mxfp8,
                          ActFormat::nvfp4, ActFormat::int8, ActFormat::int8x2},
                         "activations in the matrix products (default bf16)");
+  add_choice<ActScale>(verb, "--act-scale", options.act_scale,
+                       {ActScale::checkpoint, ActScale::warmup, ActScale::dynamic, ActScale::row},
+                       "global scales of nvfp4 activations (default checkpoint)");
+  add_number(verb, "--act-margin", options.act_margin,
+             "of warmup: times the amax that it saw is not clipped (default 8)");
   add_count<std::uint64_t>(verb, "--kernel-align", options.kernel_align,
                            "pad the local intermediate width to a common multiple of this and the "
                            "kernel's own alignment");
@@ -281,6 +286,18 @@ void add_bench_options(CLI::App* verb, BenchArgs& args) {
   add_count<std::uint64_t>(verb, "--samples", args.samples, "measured calls a point (default 20)",
                            std::uint64_t{1});
   add_count<unsigned>(verb, "--threads", args.threads, "threads (default all)", 1U);
+  verb->add_option_function<std::vector<std::string>>(
+          "--sweep",
+          [&args](const std::vector<std::string>& words) {
+            if (words.size() != 2 || words[0] != "act-margin")
+              throw CLI::ValidationError("--sweep", "needs act-margin and a list, as 1..32");
+            args.act_margins = parse_doubling<std::uint64_t>("--sweep", {words[1]});
+            if (args.act_margins.front() == 0)
+              throw CLI::ValidationError("--sweep", "a margin is at least 1");
+          },
+          "act-margin LIST: what margins of --act-scale warmup clip and lose, instead of times")
+      ->expected(2)
+      ->type_name("act-margin LIST");
   verb->add_option("--baseline", args.baseline,
                    "records of an earlier run (--json) to compare with");
   verb->add_option("--fail-over", args.fail_over_pct,

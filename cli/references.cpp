@@ -17,9 +17,19 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 }  // namespace
 
 const LayerReference& References::of(const MoeLayer& layer) {
-  const auto [at, made_now] = made_.try_emplace(group_boundaries(layer.plan()));
-  if (made_now)
-    at->second = subject_.reference(layer, probe_, {.progress = console_.progress("reference")});
+  const ShardPlan& plan = layer.plan();
+  Key key{.boundaries = group_boundaries(plan)};
+  const bool by_rank = plan.act_scale == ActScale::warmup || plan.act_scale == ActScale::dynamic;
+  if (plan.act_format == ActFormat::nvfp4 && by_rank) {
+    key.tp = plan.tp;
+    key.ep = plan.ep;
+  }
+  const auto [at, made_now] = made_.try_emplace(std::move(key));
+  const std::vector<ActScales> scales = layer.act_scales();
+  if (made_now) {
+    at->second = subject_.reference(
+        layer, probe_, {.act_scales = scales, .progress = console_.progress("reference")});
+  }
   return at->second;
 }
 
@@ -42,8 +52,9 @@ CheckedRun References::check(const MoeLayer& layer) {
   const Stopwatch watch;
   checked.reference = &of(layer);
   checked.whole = check_output(checked.y, *checked.reference, plan);
-  const LayerReference stages =
-      subject_.reference(layer, probe_, {.act = act, .progress = console_.progress("stages")});
+  const std::vector<ActScales> scales = layer.act_scales();
+  const LayerReference stages = subject_.reference(
+      layer, probe_, {.act = act, .act_scales = scales, .progress = console_.progress("stages")});
   checked.stages = check_output(checked.y, stages, plan);
   checked.stages.bound = {};
   for (LayerCheck* check : {&checked.whole, &checked.stages}) {

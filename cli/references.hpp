@@ -2,6 +2,7 @@
 // Checks of one probe under several plans, with references made once for all plans that share them.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -34,13 +35,21 @@ class References {
   CheckedRun check(const MoeLayer& layer);
 
  private:
-  // Plans whose activation groups begin at the same columns share a reference.
+  // Plans whose activation groups begin at the same columns share a reference, unless ranks have
+  // scales of their own.
+  struct Key {
+    std::vector<std::uint64_t> boundaries;
+    unsigned tp = 0;  // both 0 where the ranks do not matter
+    unsigned ep = 0;
+
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
   const LayerReference& of(const MoeLayer& layer);
 
   const RunSubject& subject_;
   const Probe& probe_;
   const Console& console_;
-  std::map<std::vector<std::uint64_t>, LayerReference> made_;
+  std::map<Key, LayerReference> made_;
 };
 
 }  // namespace moxie::cli

@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "cli/act_scales.hpp"
 #include "cli/layer_call.hpp"
 #include "cli/output_place.hpp"
 #include "cli/references.hpp"
@@ -34,7 +35,9 @@ void measure(const MoeLayer& layer, const Probe& probe, std::uint64_t repeat, Pl
   Trace trace;
   LayerIo io = io_of(probe, y.data(), DType::f32, &flags);
   io.trace = &trace;
+  io.act_stats = &run.act_stats;
   call_layer(layer, io, workspace);
+  io.act_stats = nullptr;
   for (std::uint64_t i = 0; i < repeat; ++i) {
     run.samples_us.push_back(call_layer(layer, io, workspace));
     run.traces.push_back(trace);
@@ -132,9 +135,11 @@ int run_run(const RunArgs& args, const Console& console) {
   std::optional<CheckedRun> checked;  // the last plan's
   for (const ShardPlan& plan : subject.plans()) {
     PlanRun run{.plan = &plan, .samples_us = {}, .traces = {}, .check = {}};
-    const MoeLayer layer(plan, subject.spec(),
-                         subject.load(plan, console.progress(fmt::format("load tp {}", plan.tp))));
+    MoeLayer layer(plan, subject.spec(),
+                   subject.load(plan, console.progress(fmt::format("load tp {}", plan.tp))));
+    append(report.findings, warm_up(layer, probe));
     measure(layer, probe, args.repeat, run, y, flags);
+    append(report.findings, act_findings(plan, run.act_stats, subject.layer()));
     if (args.check) {
       checked = references.check(layer);
       append(report.findings, checked->whole.findings);

@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "cli/act_scales.hpp"
 #include "moxie/report.hpp"
 
 namespace moxie::cli {
@@ -65,6 +66,7 @@ Json run_json(const RunReport& report, const PlanRun& run) {
   json.set("work", work_json(report.work));
   json.set("rate", Json::object().set("tflops", rates.tflops).set("gbps", rates.gbps));
   json.set("ceiling", ceiling_json(report.ceilings, rates));
+  if (has_act_scales(plan)) json.set("act_scales", act_scales_json(plan, run.act_stats));
   json.set("check", run.check ? check_json(*run.check) : Json());
   return json;
 }
@@ -88,8 +90,8 @@ std::string head_text(const RunReport& report) {
       "{}, layer {}: {} of {} experts active, {} tokens x {} slots, routing {}, seed {}\n"
       "{}, activations {}, hidden {}, inter {}, {}\n\n",
       plan.model, report.subject->layer(), report.work.active_experts, plan.experts, probe.tokens,
-      probe.top_k, report.probe->routing, report.seed, name_of(plan.format),
-      name_of(plan.act_format), plan.hidden, plan.inter().original.value, plan.kernel);
+      probe.top_k, report.probe->routing, report.seed, name_of(plan.format), acts_text(plan),
+      plan.hidden, plan.inter().original.value, plan.kernel);
 }
 
 std::string runs_text(const RunReport& report) {
@@ -124,6 +126,21 @@ std::string stages_text(const RunReport& report) {
     for (const PlanRun& run : report.runs)
       row.push_back(fmt::format("{:.1f}", stage_median_us(run.traces, stage)));
     table.add_row(std::move(row));
+  }
+  return "\n" + table.to_text();
+}
+
+std::string scales_text(const RunReport& report) {
+  std::vector<std::string> head = act_stage_head();
+  head.insert(head.begin(), "tp");
+  Table table(head);
+  for (const PlanRun& run : report.runs) {
+    for (const auto& [name, stage] :
+         {std::pair{"x", &run.act_stats.x}, {"before down", &run.act_stats.act}}) {
+      std::vector<std::string> row = act_stage_row(name, *stage);
+      row.insert(row.begin(), fmt::to_string(run.plan->tp));
+      table.add_row(std::move(row));
+    }
   }
   return "\n" + table.to_text();
 }
@@ -184,6 +201,7 @@ Json document_of(const RunReport& report) {
       .set("top_k", probe.top_k)
       .set("format", name_of(plan.format))
       .set("act_format", name_of(plan.act_format));
+  if (has_act_scales(plan)) problem.set("act_scale", name_of(plan.act_scale));
   problem.set("target", name_of(plan.target)).set("routing", report.probe->routing);
   problem.set("seed", report.seed).set("layer", report.subject->layer());
   Json runs = Json::array();
@@ -199,6 +217,7 @@ Json document_of(const RunReport& report) {
 
 std::string text_of(const RunReport& report, const Console& console) {
   std::string text = head_text(report) + runs_text(report) + stages_text(report);
+  if (has_act_scales(*report.runs.front().plan)) text += scales_text(report);
   if (report.trace) text += trace_text(report);
   text += fmt::format(
       "\nwork per call: {:.4g} Gflop, {} of weights, {} of activations\n"

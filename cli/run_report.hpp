@@ -19,6 +19,7 @@ struct PlanRun {
   std::vector<double> samples_us;
   std::vector<Trace> traces;  // one per sample
   std::optional<CheckFigures> check;
+  ActStats act_stats{};  // of one call
 };
 
 struct RunReport {

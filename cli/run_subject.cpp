@@ -41,17 +41,35 @@ void require_same(std::string_view option, const std::optional<Value>& given, Va
                text(*given));
 }
 
+// The policy that the set was packed for.
+void require_same_scales(const GivenPlan& given, const ShardPlan& plan) {
+  const bool nvfp4 = plan.act_format == ActFormat::nvfp4;
+  const auto refuse = [&](std::string_view option, std::string got) {
+    refuse_usage("MOXIE-R013",
+                 "the set was packed for activations that take no " + std::string(option),
+                 "no " + std::string(option), std::move(got));
+  };
+  if (given.act_scale && !nvfp4) refuse("--act-scale", std::string(name_of(*given.act_scale)));
+  require_same("--act-scale", given.act_scale, plan.act_scale);
+  const bool warmup = nvfp4 && plan.act_scale == ActScale::warmup;
+  if (given.act_margin && !warmup) refuse("--act-margin", fmt::to_string(*given.act_margin));
+  require_same("--act-margin", given.act_margin, plan.act_margin);
+}
+
 // The width that the given alignment leads to must be the set's.
 void require_same_width(const PackedFolder& folder, std::optional<std::uint64_t> kernel_align) {
   if (!kernel_align) return;
   const ShardPlan& plan = folder.plan;
   const MoeModel config_alone = read_model(open_checkpoint(folder.path / "config.json"));
+  std::optional<ActScale> scale;
+  if (plan.act_format == ActFormat::nvfp4) scale = plan.act_scale;
   const ShardPlan asked = make_plan(config_alone, {.tp = plan.tp,
                                                    .ep = plan.ep,
                                                    .target = plan.target,
                                                    .act_format = plan.act_format,
                                                    .format = plan.format,
-                                                   .kernel_align = kernel_align});
+                                                   .kernel_align = kernel_align,
+                                                   .act_scale = scale});
   if (asked.inter().kernel == plan.inter().kernel) return;
   refuse_usage("MOXIE-R013", "the set was packed with another --kernel-align",
                fmt::format("a kernel width of {}", plan.inter().kernel.value),
@@ -87,6 +105,7 @@ void RunSubject::open_folder(const RunArgs& args) {
   require_same("--target", args.plan.target, plan.target);
   require_same("--act-format", args.plan.act_format, plan.act_format);
   require_same("--format", args.plan.format, plan.format);
+  require_same_scales(args.plan, plan);
   require_same_width(*folder_, args.plan.kernel_align);
   plans_.push_back(plan);
   findings_ = folder_->findings;
@@ -105,7 +124,9 @@ void RunSubject::open_checkpoint_folder(const RunArgs& args) {
                                    .target = given.target.value_or(Target::cpu),
                                    .act_format = given.act_format.value_or(ActFormat::bf16),
                                    .format = given.format,
-                                   .kernel_align = given.kernel_align}));
+                                   .kernel_align = given.kernel_align,
+                                   .act_scale = given.act_scale,
+                                   .act_margin = given.act_margin}));
     findings_.insert(findings_.end(), plans_.back().findings.begin(), plans_.back().findings.end());
   }
 }

@@ -58,6 +58,8 @@ struct GivenPlan {
   std::optional<ActFormat> act_format;
   std::optional<BlockFormat> format;
   std::optional<std::uint64_t> kernel_align;
+  std::optional<ActScale> act_scale;
+  std::optional<double> act_margin;
   std::optional<std::filesystem::path> certificate;
 };
 
@@ -98,7 +100,8 @@ struct BenchArgs {
   unsigned threads = 0;  // all
   std::optional<std::filesystem::path> baseline;
   double fail_over_pct = 5;
-  std::string command;  // as typed
+  std::vector<std::uint64_t> act_margins;  // to sweep; empty: time instead
+  std::string command;                     // as typed
 };
 int run_bench(const BenchArgs& args, const Console& console);
 

@@ -44,6 +44,23 @@ inline constexpr std::uint32_t kFlagBadLogits =
 inline constexpr std::uint32_t kFlagBadTokenId =
     4;  // a token id outside the hash table; the token got ids -1
 
+// What quantising to nvfp4 did to one stage's blocks of 16 values. Ranks of one process add up.
+struct ActStage {
+  std::uint64_t blocks = 0;
+  std::uint64_t saturated = 0;    // amax above 2688 global scales: clipped there
+  std::uint64_t underflowed = 0;  // not zero, and too small for a block scale: became zero
+  std::uint64_t not_numbers = 0;  // holding NaN, which passes through
+  std::uint64_t guarded = 0;  // global scales of no use (0, NaN, out of range); 1/2688 took over
+  float least_scale = 0;      // global scales in use; 0 where nothing was quantised
+  float most_scale = 0;
+};
+
+// Of x, and of the values between the products.
+struct ActStats {
+  ActStage x;
+  ActStage act;
+};
+
 // The answer of a call. Anything but `ok` means that nothing was written.
 enum class CallStatus : std::uint8_t {
   ok,

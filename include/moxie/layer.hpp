@@ -43,9 +43,18 @@ struct LayerIo {
   MutableMatrixRef y;                      // [tokens, hidden] f32 or bf16; every element is written
   std::uint32_t* flags = nullptr;          // one word; see kFlagBadExpertId
   // [ranks held, tokens * top_k, kernel width]: where each rank copies, by slot, the values that
-  // enter its down product; slots that it does not compute are left alone. Null: nobody looks.
+  // enter its down product; slots that it does not compute are left alone. nvfp4: with the global
+  // scale, rounded to f32. Null: nobody looks.
   float* act_tap = nullptr;
-  Trace* trace = nullptr;  // times are written here unless null
+  Trace* trace = nullptr;         // times are written here unless null
+  ActStats* act_stats = nullptr;  // of nvfp4: counts are written here unless null
+};
+
+// The frozen global scales of nvfp4 activations of one rank, policy warmup.
+struct ActScales {
+  float x = 0;
+  float act = 0;            // of the values that enter the down product
+  std::uint64_t slots = 0;  // that the warm-up looked at; 0: both are the fallback 1/2688
 };
 
 // Bytes of workspace that a call with up to `tokens` tokens needs. A pure function; grows with
@@ -75,9 +84,24 @@ class MOXIE_API MoeLayer {
   // y = sum over a token's slots of weight * expert(x), over the ranks held. No allocation, no
   // lock, no state: calls on different workspaces may run at the same time. `workspace` may hold
   // anything and has any alignment. `stream` is null on the CPU. The same token gives the same bits
-  // whatever else is in the batch and whatever the number of threads.
+  // whatever else is in the batch and whatever the number of threads; nvfp4 activations with
+  // dynamic scales alone give up the former. Under the policy warmup, before freeze(), the scales
+  // are the fallback, and every row is counted as guarded.
   [[nodiscard]] CallStatus forward(const LayerIo& io, std::span<std::byte> workspace,
                                    void* stream = nullptr) const noexcept;
+
+  // nvfp4 activations, policy warmup. Measures: calls every rank held on these inputs and returns
+  // `margin` * amax / 2688 for x and for what entered down, over valid slots only; a rank without
+  // one, or with an amax of 0, keeps the fallback 1/2688. Nothing but the workspace is written.
+  // Errors: Error(usage) MOXIE-R017 for a call that forward() would refuse, or another policy.
+  [[nodiscard]] std::vector<ActScales> warm_up(const LayerIo& io, std::span<std::byte> workspace,
+                                               double margin) const;
+  // Takes these scales, one entry for each rank held, in rank order; before calls are captured, and
+  // while none runs. Errors: Error(usage) MOXIE-R017 for scales out of range, or of x that differ
+  // inside a tensor-parallel group, which quantises the same x.
+  void freeze(std::span<const ActScales> scales);
+  // Those in use; before freeze() all 0.
+  [[nodiscard]] std::vector<ActScales> act_scales() const;
 
   // Replaces one expert of one held rank by another blob of the same layout, in place. Errors:
   // Error(input) MOXIE-R003 for a blob of another size or with values that are no numbers; the

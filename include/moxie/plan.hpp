@@ -17,6 +17,9 @@
 
 namespace moxie {
 
+// How much larger than what warm-up saw activations may be before they are clipped.
+inline constexpr double kDefaultActMargin = 8;
+
 struct PlanOptions {
   unsigned tp = 1;  // ranks that share the intermediate axis, 1..64
   unsigned ep = 1;  // groups of ranks that share the experts
@@ -24,6 +27,9 @@ struct PlanOptions {
   ActFormat act_format = ActFormat::bf16;
   std::optional<BlockFormat> format;          // when config and tensors leave it open
   std::optional<std::uint64_t> kernel_align;  // raises the kernel's own alignment
+  // For act_format nvfp4 alone; by default `checkpoint` where the config declares input scales.
+  std::optional<ActScale> act_scale{};
+  std::optional<double> act_margin{};  // for warmup alone, from 1 up; by default kDefaultActMargin
 };
 
 // A rank's part of one axis in one unit: `count` units from `src` of the source, then zeros up to
@@ -147,6 +153,8 @@ struct ShardPlan {
   unsigned ep = 1;
   Target target = Target::cpu;
   ActFormat act_format = ActFormat::bf16;
+  ActScale act_scale = ActScale::checkpoint;  // of nvfp4; means nothing for other formats
+  double act_margin = kDefaultActMargin;      // of warmup
   std::uint64_t hidden = 0;
   std::uint64_t experts = 0;
   std::uint64_t layers = 0;  // main layers with experts
@@ -166,8 +174,9 @@ struct ShardPlan {
 };
 
 // Decides. Needs config facts and the format only; reads no tensor. Errors: Error(usage) for tp or
-// ep out of range; Error(unsupported) with every kernel's reason, for ep > experts, an unknown
-// format or a width no scale group divides.
+// ep out of range, and for act_scale or act_margin that nothing consumes; Error(unsupported) with
+// every kernel's reason, for ep > experts, an unknown format, a width no scale group divides, or
+// nvfp4 activations without a source of global scales.
 MOXIE_API ShardPlan make_plan(const MoeModel& model, const PlanOptions& options);
 
 // {"kind", "expert_bytes", "stride", "segments"}.

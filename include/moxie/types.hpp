@@ -116,6 +116,15 @@ MOXIE_API std::string_view name_of(RouterKind router);
 enum class ActFormat : std::uint8_t { bf16, fp8, fp8x2, mxfp8, nvfp4, int8, int8x2 };
 MOXIE_API std::string_view name_of(ActFormat act_format);
 
+// Where the global scales of nvfp4 activations come from.
+enum class ActScale : std::uint8_t {
+  checkpoint,  // the stored input scales, per expert
+  warmup,      // margin * observed amax / 2688, measured once and frozen, per rank
+  dynamic,     // amax of the call / 2688, per rank; a token's result depends on the batch
+  row          // amax of the row / 2688: of a token for x, of a slot for what enters down
+};
+MOXIE_API std::string_view name_of(ActScale act_scale);
+
 // A matrix in memory that somebody else owns: row r starts `r * row_stride` elements after `data`.
 struct MatrixRef {
   const void* data = nullptr;

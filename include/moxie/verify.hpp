@@ -72,13 +72,17 @@ struct LayerReference {
 };
 
 // Columns at which the ranks' parts of the intermediate axis begin, when the activation format
-// counts its groups from there; empty for formats without groups. Plans with the same boundaries
-// share a reference.
+// counts its groups from there, or has scales of their own for them; empty for formats without
+// groups. Plans with the same boundaries share a reference, but for nvfp4 activations under the
+// policies warmup and dynamic, whose scales depend on the ranks too.
 MOXIE_API std::vector<std::uint64_t> group_boundaries(const ShardPlan& plan);
 
 struct ReferenceOptions {
   // [tokens, top_k, inter], as joined_acts() gives it; empty: everything starts from x.
   std::span<const float> act{};
+  // nvfp4 activations, policy warmup: the frozen scales of every rank, as MoeLayer::act_scales()
+  // gives them. A reference made from a layer takes the layer's own.
+  std::span<const ActScales> act_scales{};
   Progress progress{};  // experts done; answering false stops with Error(interrupted)
 };
 

@@ -187,4 +187,18 @@ std::string_view name_of(ActFormat act_format) {
   return "?";
 }
 
+std::string_view name_of(ActScale act_scale) {
+  switch (act_scale) {
+    case ActScale::checkpoint:
+      return "checkpoint";
+    case ActScale::warmup:
+      return "warmup";
+    case ActScale::dynamic:
+      return "dynamic";
+    case ActScale::row:
+      return "row";
+  }
+  return "?";
+}
+
 }  // namespace moxie

@@ -14,7 +14,8 @@ namespace moxie {
 
 namespace {
 
-constexpr std::array kPortableActFormats = {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8};
+constexpr std::array kPortableActFormats = {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8,
+                                            ActFormat::nvfp4};
 
 constexpr KernelEntry kKernels[] = {
     {.name = "cpu.portable.experts",

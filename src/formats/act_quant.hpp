@@ -7,6 +7,7 @@
 
 #include "base/host_device.hpp"
 #include "formats/bf16.hpp"
+#include "formats/e2m1.hpp"
 #include "formats/e4m3.hpp"
 #include "formats/ue8m0.hpp"
 #include "moxie/types.hpp"
@@ -16,7 +17,10 @@ namespace moxie {
 // Columns that share one scale, counted from the first column of a rank's part; the last group of a
 // row may be short. 1: no scale.
 MOXIE_HD constexpr std::uint64_t act_group(ActFormat format) {
-  return format == ActFormat::fp8 ? 128 : format == ActFormat::mxfp8 ? 32 : 1;
+  return format == ActFormat::fp8     ? 128
+         : format == ActFormat::mxfp8 ? 32
+         : format == ActFormat::nvfp4 ? 16
+                                      : 1;
 }
 
 // |value| without a library call; NaN stays NaN.
@@ -57,6 +61,63 @@ MOXIE_HD constexpr float quantise_fp8_group(const float* values,  // [count]
   const float scale = fp8_scale(group_amax(values, count));
   for (std::uint64_t i = 0; i < count; ++i) codes[i] = encode_e4m3_sat(values[i] / scale);
   return scale;
+}
+
+// nvfp4 values stand for code * s * g: s is the E4M3 scale of a block, g the global scale that
+// whoever quantises chooses. 6 (largest E2M1) * 448 (largest E4M3) is what a block reaches.
+inline constexpr float kNvfp4Reach = 2688.0F;
+// In place of a g that is of no use.
+inline constexpr float kNvfp4Fallback = 1.0F / kNvfp4Reach;
+
+// Whether s * g is a normal number for every s > 0 and 2688 g is finite. False for NaN.
+MOXIE_HD constexpr bool is_act_scale(float g) { return g >= 0x1p-117F && g <= 0x1p116F; }
+
+// The g under which `margin` times this amax is just not clipped; of no use for an amax of 0.
+MOXIE_HD constexpr float nvfp4_global(float amax, float margin = 1.0F) {
+  return margin * amax / kNvfp4Reach;
+}
+
+// Blocks by what became of them.
+struct Nvfp4Blocks {
+  std::uint64_t saturated = 0;
+  std::uint64_t underflowed = 0;
+  std::uint64_t not_numbers = 0;
+};
+
+// Quantises the columns of one block as code * s, exact in fp32; the product with g is the
+// caller's. s = e4m3_sat((amax / 6) / g), d = s * g, code = e2m1(x / d), all 0 where s is 0. E2M1
+// has no NaN: it stays one, and is counted. `values` and `scaled` may be the same.
+MOXIE_HD constexpr void quantise_nvfp4_block(const float* values,  // [count]
+                                             std::uint64_t count, float g,
+                                             float* scaled,  // [count]
+                                             Nvfp4Blocks& blocks) {
+  const float amax = group_amax(values, count);
+  const float scale = decode_e4m3(encode_e4m3_sat((amax / kE2m1Max) / g));
+  const float divisor = scale * g;
+  bool not_number = false;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const float value = values[i];
+    not_number = not_number || value != value;
+    const float code = scale == 0 ? 0.0F : decode_e2m1(encode_e2m1(value / divisor));
+    scaled[i] = value != value ? value : code * scale;
+  }
+  // Both roundings of 2688 * (amax / 2688) together are less than 2^-22; they clip nothing.
+  constexpr float kSlack = 1.0F + 0x1p-22F;
+  blocks.saturated += amax > kNvfp4Reach * g * kSlack ? 1 : 0;
+  blocks.underflowed += scale == 0 && amax > 0 ? 1 : 0;
+  blocks.not_numbers += not_number ? 1 : 0;
+}
+
+// A row of blocks, the last of which may be short.
+MOXIE_HD constexpr void quantise_nvfp4_row(const float* values,  // [count]
+                                           std::uint64_t count, float g,
+                                           float* scaled,  // [count]
+                                           Nvfp4Blocks& blocks) {
+  constexpr std::uint64_t kGroup = act_group(ActFormat::nvfp4);
+  for (std::uint64_t first = 0; first < count; first += kGroup) {
+    const std::uint64_t columns = count - first < kGroup ? count - first : kGroup;
+    quantise_nvfp4_block(values + first, columns, g, scaled + first, blocks);
+  }
 }
 
 // A row as the values that its codes stand for. `values` and `quantised` may be the same. A format

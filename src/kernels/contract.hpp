@@ -23,6 +23,9 @@ struct BlobOffsets {
   std::uint64_t gate_mul = kAbsent;
   std::uint64_t up_mul = kAbsent;
   std::uint64_t down_mul = kAbsent;
+  std::uint64_t gate_act_mul = kAbsent;  // input scales (f32): absent unless they are consumed
+  std::uint64_t up_act_mul = kAbsent;
+  std::uint64_t down_act_mul = kAbsent;
   std::uint64_t gate_bias = kAbsent;  // [inter]
   std::uint64_t up_bias = kAbsent;    // [inter]
   std::uint64_t down_bias = kAbsent;  // [hidden]; not zero on one rank of a tp group alone
@@ -32,6 +35,7 @@ struct BlobOffsets {
 struct ExpertsShape {
   BlockFormat format = BlockFormat::mxfp4;
   ActFormat act_format = ActFormat::bf16;
+  ActScale act_scale = ActScale::checkpoint;  // of nvfp4
   Activation activation = Activation::silu;
   float activation_limit = 0;  // consumed by the activation functions that clamp
   std::uint64_t hidden = 0;
@@ -59,6 +63,11 @@ struct ExpertsArgs {
   // [slots, inter] where the values that enter the down product are copied, by slot; rows of slots
   // that are not computed are left alone. Null: nobody looks.
   float* act_tap = nullptr;
+  // nvfp4 alone. Of no use (see is_act_scale): the fallback takes their place, which is counted.
+  float x_scale = 0;               // policy warmup: of x
+  float act_scale = 0;             // policy warmup: of the values that enter the down product
+  float act_margin = 1;            // policy dynamic: the amax counts so many times
+  ActStats* stats = nullptr;       // counts are added; null: nobody looks
   std::byte* workspace = nullptr;  // workspace_bytes(shape, tokens), any content and alignment
   std::uint32_t* flags = nullptr;
   unsigned threads = 1;

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "formats/act_quant.hpp"
 #include "formats/block_format.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/segment_source.hpp"
@@ -44,12 +45,16 @@ BlobOffsets blob_offsets(const PackedLayout& layout) {
           .down_mul = offset_of(layout, Segment::down_dequant_mul),
           .gate_bias = offset_of(layout, Segment::gate_bias),
           .up_bias = offset_of(layout, Segment::up_bias),
-          .down_bias = offset_of(layout, Segment::down_bias)};
+          .down_bias = offset_of(layout, Segment::down_bias),
+          .gate_act_mul = offset_of(layout, Segment::gate_act_dequant_mul),
+          .up_act_mul = offset_of(layout, Segment::up_act_dequant_mul),
+          .down_act_mul = offset_of(layout, Segment::down_act_dequant_mul)};
 }
 
 ExpertsShape experts_shape(const ShardPlan& plan, const LayerSpec& spec, const RankPlan& rank) {
   return {.format = plan.format,
           .act_format = plan.act_format,
+          .act_scale = plan.act_scale,
           .activation = spec.activation,
           .activation_limit = static_cast<float>(spec.activation_limit.value_or(0.0)),
           .hidden = plan.hidden,
@@ -77,12 +82,16 @@ void check_blob(const ShardPlan& plan, unsigned rank, std::uint64_t expert,
                  std::to_string(bad % segment.row_bytes),
              "a legal scale byte", std::to_string(std::to_integer<int>(bytes[bad])));
     }
-    if (part == Part::dequant_mul) {
-      float value = 0;
+    float value = 0;
+    if (part == Part::dequant_mul || part == Part::act_dequant_mul)
       std::memcpy(&value, bytes.data(), sizeof value);
-      if (std::isfinite(value) && value > 0) continue;
+    if (part == Part::dequant_mul && !(std::isfinite(value) && value > 0)) {
       refuse(rank, expert, std::string(name_of(segment.segment)) + " is no usable global scale",
              "a finite number above 0", std::to_string(value));
+    }
+    if (part == Part::act_dequant_mul && consumes_act_scales(plan) && !is_act_scale(value)) {
+      refuse(rank, expert, std::string(name_of(segment.segment)) + " is no usable input scale",
+             "a number from 2^-117 to 2^116", std::to_string(value));
     }
   }
 }

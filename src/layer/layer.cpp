@@ -12,9 +12,11 @@
 #include "base/checked.hpp"
 #include "base/clock.hpp"
 #include "base/parallel.hpp"
+#include "formats/act_quant.hpp"
 #include "formats/bf16.hpp"
 #include "kernels/registry/registry.hpp"
 #include "layer/binding.hpp"
+#include "pack/scale_check.hpp"
 
 namespace moxie {
 
@@ -58,6 +60,23 @@ void check_spec(const ShardPlan& plan, const LayerSpec& spec, const ExpertsKerne
   if (has_limit(spec.activation) && !limited)
     refuse("the activation function has no limit", "a number above 0",
            "the config's swiglu_limit gives it");
+}
+
+void check_act_scale(const ShardPlan& plan) {
+  if (!consumes_act_scales(plan) || plan.layout.find(Segment::down_act_dequant_mul) != nullptr)
+    return;
+  throw Error(ErrorCode::unsupported,
+              {.code = "MOXIE-R001",
+               .message = "the plan takes activation scales from experts that store none",
+               .expected = "another act_scale",
+               .got = std::string(name_of(plan.act_scale))});
+}
+
+[[noreturn]] void refuse_scales(std::string message, std::string expected, std::string got) {
+  throw Error(ErrorCode::usage, {.code = "MOXIE-R017",
+                                 .message = std::move(message),
+                                 .expected = std::move(expected),
+                                 .got = std::move(got)});
 }
 
 // Rows of partial sums, [tokens, hidden] f32 each.
@@ -104,6 +123,7 @@ struct MoeLayer::State {
     PackedExperts packed;
     ExpertsShape shape;
     std::vector<std::int32_t> local_of_expert;  // [experts]
+    ActScales scales;                           // of policy warmup
     bool empty = false;                         // owns no real part of the axis: all of it is zero
   };
 
@@ -122,6 +142,10 @@ struct MoeLayer::State {
   void run(const LayerIo& io, std::byte* workspace) const;
   void run_rank(const HeldRank& rank, const LayerIo& io, float* y, float* act_tap,
                 std::byte* workspace) const;
+  // The arguments of the kernel for one rank.
+  [[nodiscard]] ExpertsArgs args_of(const HeldRank& rank, const LayerIo& io) const;
+  [[nodiscard]] ActScales warm_up(const HeldRank& rank, const LayerIo& io, float margin,
+                                  std::byte* workspace) const;
 };
 
 void MoeLayer::State::hold(PackedExperts packed) {
@@ -142,6 +166,7 @@ void MoeLayer::State::hold(PackedExperts packed) {
   held.push_back({.packed = std::move(packed),
                   .shape = experts_shape(plan, spec, rank),
                   .local_of_expert = std::move(local),
+                  .scales = {},
                   .empty = rank.slice.rows.count == Elems{0}});
 }
 
@@ -188,21 +213,57 @@ void MoeLayer::State::run_rank(const HeldRank& rank, const LayerIo& io, float* y
     std::fill_n(y, io.x.rows * plan.hidden, 0.0F);
     return;
   }
-  kernel->run({.shape = rank.shape,
-               .weights = {.blobs = rank.packed.blobs.data(),
-                           .stride = plan.layout.stride,
-                           .offsets = offsets,
-                           .local_of_expert = rank.local_of_expert.data()},
-               .tokens = io.x.rows,
-               .x = io.x,
-               .topk_ids = io.topk_ids,
-               .topk_weights = io.topk_weights,
-               .y = y,
-               .act_tap = act_tap,
-               .workspace = workspace,
-               .flags = io.flags,
-               .threads = threads,
-               .trace = io.trace});
+  ExpertsArgs args = args_of(rank, io);
+  args.y = y;
+  args.act_tap = act_tap;
+  args.workspace = workspace;
+  kernel->run(args);
+}
+
+ExpertsArgs MoeLayer::State::args_of(const HeldRank& rank, const LayerIo& io) const {
+  return {.shape = rank.shape,
+          .weights = {.blobs = rank.packed.blobs.data(),
+                      .stride = plan.layout.stride,
+                      .offsets = offsets,
+                      .local_of_expert = rank.local_of_expert.data()},
+          .tokens = io.x.rows,
+          .x = io.x,
+          .topk_ids = io.topk_ids,
+          .topk_weights = io.topk_weights,
+          .x_scale = rank.scales.x,
+          .act_scale = rank.scales.act,
+          .stats = io.act_stats,
+          .flags = io.flags,
+          .threads = threads,
+          .trace = io.trace};
+}
+
+// A call with dynamic scales: what it quantises with is what it has measured.
+ActScales MoeLayer::State::warm_up(const HeldRank& rank, const LayerIo& io, float margin,
+                                   std::byte* workspace) const {
+  std::byte* base = align_up(workspace, kAlign);
+  std::uint32_t flags = 0;
+  ActStats stats;
+  ExpertsArgs args = args_of(rank, io);
+  args.shape.act_scale = ActScale::dynamic;
+  args.act_margin = margin;
+  args.y = reinterpret_cast<float*>(base);
+  args.workspace = base + 2 * partial_bytes(plan, io.x.rows);
+  args.flags = &flags;
+  args.stats = &stats;
+  args.trace = nullptr;
+  if (io.x.rows > 0) kernel->run(args);
+  ActScales scales{.x = kNvfp4Fallback, .act = kNvfp4Fallback, .slots = 0};
+  for (std::uint64_t slot = 0; slot < io.x.rows * spec.top_k; ++slot) {
+    const std::int64_t id = io.topk_ids[slot];
+    const bool known = id >= 0 && static_cast<std::uint64_t>(id) < plan.experts;
+    if (known && rank.local_of_expert[static_cast<std::size_t>(id)] >= 0) ++scales.slots;
+  }
+  if (scales.slots > 0) {
+    scales.x = stats.x.most_scale;
+    scales.act = stats.act.most_scale;
+  }
+  return scales;
 }
 
 void MoeLayer::State::run(const LayerIo& io, std::byte* workspace) const {
@@ -255,6 +316,7 @@ MoeLayer::MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<Pac
   state_->spec = spec;
   state_->kernel = &kernel_of(plan);
   check_spec(plan, spec, *state_->kernel);
+  check_act_scale(plan);
   state_->offsets = blob_offsets(plan.layout);
   state_->threads = spec.threads == 0 ? usable_threads() : std::min(spec.threads, usable_threads());
   for (PackedExperts& packed : ranks) state_->hold(std::move(packed));
@@ -281,9 +343,55 @@ CallStatus MoeLayer::forward(const LayerIo& io, std::span<std::byte> workspace,
     return CallStatus::workspace_too_small;
   const std::uint64_t start = now_ns();
   if (io.trace != nullptr) *io.trace = {};
+  if (io.act_stats != nullptr) *io.act_stats = {};
   if (io.x.rows > 0) state.run(io, workspace.data());
   if (io.trace != nullptr) io.trace->total_ns = now_ns() - start;
   return CallStatus::ok;
+}
+
+std::vector<ActScales> MoeLayer::warm_up(const LayerIo& io, std::span<std::byte> workspace,
+                                         double margin) const {
+  const State& state = *state_;
+  if (state.plan.act_format != ActFormat::nvfp4 || state.plan.act_scale != ActScale::warmup)
+    refuse_scales("the plan's activations need no warm-up", "act_scale warmup", "another");
+  if (!(margin >= 1)) refuse_scales("a margin is a factor", "at least 1", std::to_string(margin));
+  if (!state.accepts(io)) refuse_scales("the layer does not take this call", "ok", "bad_argument");
+  if (workspace.size() < bytes_for(state.plan, state.spec, *state.kernel, io.x.rows))
+    refuse_scales("the layer does not take this call", "ok", "workspace_too_small");
+  std::vector<ActScales> scales;
+  for (const State::HeldRank& rank : state.held)
+    scales.push_back(state.warm_up(rank, io, static_cast<float>(margin), workspace.data()));
+  return scales;
+}
+
+void MoeLayer::freeze(std::span<const ActScales> scales) {
+  State& state = *state_;
+  if (state.plan.act_format != ActFormat::nvfp4 || state.plan.act_scale != ActScale::warmup)
+    refuse_scales("the plan's activations have no scales to freeze", "act_scale warmup", "another");
+  if (scales.size() != state.held.size()) {
+    refuse_scales("every rank held has scales of its own", std::to_string(state.held.size()),
+                  std::to_string(scales.size()));
+  }
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    for (const float scale : {scales[i].x, scales[i].act}) {
+      if (!is_act_scale(scale))
+        refuse_scales("a scale is out of range", "2^-117 to 2^116", std::to_string(scale));
+    }
+    const auto group = [&](std::size_t at) {
+      return state.plan.ranks[state.held[at].packed.rank].ep_rank;
+    };
+    if (i > 0 && group(i) == group(i - 1) && scales[i].x != scales[i - 1].x) {
+      refuse_scales("ranks of a tensor-parallel group quantise x with one scale",
+                    std::to_string(scales[i - 1].x), std::to_string(scales[i].x));
+    }
+  }
+  for (std::size_t i = 0; i < scales.size(); ++i) state.held[i].scales = scales[i];
+}
+
+std::vector<ActScales> MoeLayer::act_scales() const {
+  std::vector<ActScales> scales;
+  for (const State::HeldRank& rank : state_->held) scales.push_back(rank.scales);
+  return scales;
 }
 
 void MoeLayer::reload(unsigned rank, std::uint64_t expert, std::span<const std::byte> blob) {

@@ -92,7 +92,7 @@ class ExpertPacker {
 
   void pack_scalar(SegmentSource source, std::span<std::byte> out) const {
     const ScalarRef scalar = scalar_of(tensors(), source);
-    const bool consumed = source.part == Part::dequant_mul || plan_.act_format == ActFormat::nvfp4;
+    const bool consumed = source.part == Part::dequant_mul || consumes_act_scales(plan_);
     if (consumed) require_scalar(source, scalar);
     float value = kAbsent;
     if (scalar.present()) value = scalar.multiplier(stored_scalar(model_.checkpoint, scalar));
@@ -115,9 +115,9 @@ class ExpertPacker {
            .where = {.file = checkpoint.path().string(), .layer = layer_.layer, .expert = expert_},
            .expected = "an f32 scalar",
            .got = "none",
-           .hint = "use act_format bf16, which needs none"});
+           .hint = "use --act-scale warmup, row or dynamic, or act_format bf16"});
     }
-    read_scalar_of(checkpoint, layer_, expert_, scalar);
+    read_act_scale(checkpoint, layer_, expert_, source.projection, scalar);
   }
 
   const MoeModel& model_;

@@ -10,6 +10,7 @@
 #include "base/hash.hpp"
 #include "base/mapped_file.hpp"
 #include "base/parallel.hpp"
+#include "formats/act_quant.hpp"
 #include "model/dialects/choice.hpp"
 #include "model/expert_names.hpp"
 #include "model/layer_reader.hpp"
@@ -265,13 +266,14 @@ class LayerLoader {
                    bad % segment.row_bytes, bytes[bad]);
     }
     if (source.part == Part::bias) return check_biases(bytes, 0, place(name, expert));
-    const bool consumed =
-        source.part == Part::dequant_mul ||
-        (source.part == Part::act_dequant_mul && plan_.act_format == ActFormat::nvfp4);
+    const bool consumed = source.part == Part::dequant_mul ||
+                          (source.part == Part::act_dequant_mul && consumes_act_scales(plan_));
     if (!consumed) return;
     float value = 0;
     std::memcpy(&value, bytes.data(), sizeof value);
-    if (std::isfinite(value) && value > 0) return;
+    const bool usable =
+        source.part == Part::dequant_mul ? std::isfinite(value) && value > 0 : is_act_scale(value);
+    if (usable) return;
     throw Error(ErrorCode::input,
                 {.code = tensor == nullptr ? "MOXIE-M006" : "MOXIE-M007",
                  .message = std::string(name_of(segment.segment)) + " is no usable scale",

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "formats/act_quant.hpp"
 #include "formats/block_format.hpp"
 
 namespace moxie {
@@ -108,6 +110,34 @@ float read_scalar_of(const Checkpoint& checkpoint, const LayerExperts& layer, st
     finding.where.expert = expert;
     throw Error(error.code(), std::move(finding));
   }
+}
+
+float read_act_scale(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
+                     ProjectionKind projection, const ScalarRef& scalar) {
+  const auto refuse = [&](Finding finding, ErrorCode code) {
+    finding.message = std::string(name_of(projection)) + ": " + finding.message;
+    throw Error(code, std::move(finding));
+  };
+  float value = 0;
+  try {
+    value = read_scalar_of(checkpoint, layer, expert, scalar);
+  } catch (const Error& error) {
+    refuse(error.findings().front(), error.code());
+  }
+  if (is_act_scale(value)) return value;
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", static_cast<double>(value));
+  refuse({.code = "MOXIE-M007",
+          .message = "an activation scale is out of the range in which fp32 can use it",
+          .where = {.file = checkpoint.files()[scalar.tensor->file].path.string(),
+                    .tensor = scalar.tensor->name,
+                    .layer = layer.layer,
+                    .expert = expert},
+          .expected = "2^-117 to 2^116",
+          .got = text,
+          .hint = "use --act-scale warmup, row or dynamic"},
+         ErrorCode::input);
+  return value;
 }
 
 }  // namespace moxie

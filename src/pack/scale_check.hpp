@@ -8,6 +8,7 @@
 
 #include "moxie/checkpoint.hpp"
 #include "moxie/model.hpp"
+#include "moxie/plan.hpp"
 
 namespace moxie {
 
@@ -37,5 +38,14 @@ void check_biases(std::span<const std::byte> biases, std::uint64_t first_row, co
 // Where a tensor of an expert is.
 Place place_of(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
                const TensorInfo& tensor);
+
+// Whether a plan's experts quantise activations with the scales that the checkpoint stores.
+constexpr bool consumes_act_scales(const ShardPlan& plan) {
+  return plan.act_format == ActFormat::nvfp4 && plan.act_scale == ActScale::checkpoint;
+}
+// A projection's stored activation scale, under which nothing may overflow or vanish. Throws
+// Error(input) MOXIE-M007 naming layer, projection and expert.
+float read_act_scale(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
+                     ProjectionKind projection, const ScalarRef& scalar);
 
 }  // namespace moxie

@@ -67,6 +67,47 @@ void check_widths(const ModelConfig& config, BlockFormat format) {
   }
 }
 
+constexpr double kMostMargin = 0x1p20;
+
+void check_act_options(const PlanOptions& options) {
+  const bool nvfp4 = options.act_format == ActFormat::nvfp4;
+  if (options.act_scale && !nvfp4) {
+    refuse(ErrorCode::usage, {.code = "MOXIE-P011",
+                              .message = "--act-scale is for act_format nvfp4 alone",
+                              .expected = "--act-format nvfp4",
+                              .got = std::string(name_of(options.act_format))});
+  }
+  if (!options.act_margin) return;
+  if (!nvfp4 || options.act_scale != ActScale::warmup) {
+    refuse(ErrorCode::usage,
+           {.code = "MOXIE-P011",
+            .message = "--act-margin is for --act-scale warmup alone",
+            .expected = "--act-scale warmup",
+            .got = options.act_scale ? std::string(name_of(*options.act_scale)) : "none"});
+  }
+  if (!(*options.act_margin >= 1 && *options.act_margin <= kMostMargin)) {
+    refuse(ErrorCode::usage, {.code = "MOXIE-P001",
+                              .message = "act-margin is out of range",
+                              .expected = "1 to 1048576",
+                              .got = std::to_string(*options.act_margin)});
+  }
+}
+
+// Where the global scales of nvfp4 activations come from. Only what the checkpoint is declared to
+// hold may be taken for granted.
+ActScale act_scale_of(const PlanOptions& options, const ModelConfig& config, BlockFormat format) {
+  const bool stored = config.input_scales && block_spec(format).has_global;
+  const ActScale asked = options.act_scale.value_or(ActScale::checkpoint);
+  if (asked != ActScale::checkpoint || stored) return asked;
+  refuse(ErrorCode::unsupported,
+         {.code = "MOXIE-P012",
+          .message = "act_format nvfp4 has no stored input scales to use",
+          .expected = "experts in nvfp4 whose config declares input scales",
+          .got = std::string(name_of(format)) +
+                 (config.quantization.empty() ? "" : ", " + config.quantization),
+          .hint = "say --act-scale warmup, row or dynamic"});
+}
+
 // Fills `considered` and returns the first kernel that supports the problem.
 const KernelEntry& choose_kernel(const KernelProblem& problem,
                                  std::vector<KernelAnswer>& considered) {
@@ -90,6 +131,7 @@ const KernelEntry& choose_kernel(const KernelProblem& problem,
 
 ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   check_options(options);
+  check_act_options(options);
   const ModelConfig& config = model.config;
   if (options.ep > config.experts) {
     refuse(ErrorCode::unsupported, {.code = "MOXIE-P004",
@@ -116,6 +158,10 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
                                              .act_format = plan.act_format,
                                              .hidden = plan.hidden},
                                             plan.considered);
+  if (plan.act_format == ActFormat::nvfp4) {
+    plan.act_scale = act_scale_of(options, config, plan.format);
+    plan.act_margin = options.act_margin.value_or(kDefaultActMargin);
+  }
   plan.kernel = kernel.name;
   plan.route_kernel = kernel.route;
   // A common multiple serves the kernel and whoever asked for more.

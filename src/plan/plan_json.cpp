@@ -152,6 +152,17 @@ void require_same(const Reader& read, const Json& expected, const Json& document
   }
 }
 
+// The policy of nvfp4 activations; there is none for other formats.
+void read_act_scale(const Reader& read, const Json& document, ShardPlan& plan) {
+  if (plan.act_format != ActFormat::nvfp4) return;
+  plan.act_scale = read.named<ActScale>(document, "act_scale", 4);
+  if (plan.act_scale == ActScale::checkpoint && !block_spec(plan.format).has_global)
+    read.refuse("act_scale", name_of(plan.act_scale));
+  if (plan.act_scale != ActScale::warmup) return;
+  plan.act_margin = read.field(document, "act_margin").as_double();
+  if (!(plan.act_margin >= 1 && plan.act_margin <= 0x1p20)) read.refuse("act_margin");
+}
+
 // What decides the plan, from the document; the rest follows from it.
 ShardPlan read_decision(const Reader& read, const Json& document) {
   ShardPlan plan;
@@ -161,6 +172,7 @@ ShardPlan read_decision(const Reader& read, const Json& document) {
   plan.ep = read.small_number(document, "ep");
   plan.target = read.named<Target>(document, "target", 4);
   plan.act_format = read.named<ActFormat>(document, "act_format", 7);
+  read_act_scale(read, document, plan);
   plan.hidden = read.number(document, "hidden");
   plan.experts = read.number(document, "experts");
   plan.layers = read.number(document, "layers");
@@ -205,7 +217,12 @@ Json to_json(const ShardPlan& plan) {
   Json json;
   json.set("schema", kSchema).set("model", plan.model).set("format", name_of(plan.format));
   json.set("tp", plan.tp).set("ep", plan.ep).set("target", name_of(plan.target));
-  json.set("act_format", name_of(plan.act_format)).set("identity", plan.identity);
+  json.set("act_format", name_of(plan.act_format));
+  if (plan.act_format == ActFormat::nvfp4) {
+    json.set("act_scale", name_of(plan.act_scale));
+    if (plan.act_scale == ActScale::warmup) json.set("act_margin", plan.act_margin);
+  }
+  json.set("identity", plan.identity);
   json.set("hidden", plan.hidden)
       .set("experts", plan.experts)
       .set("layers", plan.layers)

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "formats/act_quant.hpp"
 #include "formats/block_format.hpp"
 #include "pack/scale_check.hpp"
 
@@ -52,7 +53,17 @@ ref::Matrix CheckpointExperts::matrix(std::uint64_t expert, ProjectionKind kind,
     const auto& biases = gathered_.back();
     check_biases(biases, 0, place_of(model_.checkpoint, layer_, expert, *projection.bias.tensor));
   }
+  if (act_scales_) matrix.act_dequant_mul = act_dequant_mul(expert, kind, projection);
   return matrix;
+}
+
+float CheckpointExperts::act_dequant_mul(std::uint64_t expert, ProjectionKind kind,
+                                         const Projection& projection) const {
+  const ScalarRef& scalar = projection.act_dequant_mul;
+  if (scalar.present()) return read_act_scale(model_.checkpoint, layer_, expert, kind, scalar);
+  throw Error(ErrorCode::input, {.code = "MOXIE-M006",
+                                 .message = std::string(name_of(kind)) + " has no activation scale",
+                                 .where = {.layer = layer_.layer, .expert = expert}});
 }
 
 // The checkpoint's own bytes where they are canonical.
@@ -118,6 +129,7 @@ ref::Matrix JoinedExperts::matrix(std::uint64_t expert, ProjectionKind kind,
     check_biases(biases, 0, {.tensor = std::string(name_of(kind)) + "_bias", .expert = expert});
     matrix.bias = octets(biases);
   }
+  if (consumes_act_scales(plan_)) matrix.act_dequant_mul = act_dequant_mul(expert, kind);
   return matrix;
 }
 
@@ -136,6 +148,20 @@ double JoinedExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind) con
                  .hint = "pack the expert again from its checkpoint"});
   }
   return value;
+}
+
+float JoinedExperts::act_dequant_mul(std::uint64_t expert, ProjectionKind kind) const {
+  float value = std::numeric_limits<float>::quiet_NaN();
+  const auto& bytes = tensor(Segment::gate_act_dequant_mul, kind);
+  if (bytes.size() == sizeof value) std::memcpy(&value, bytes.data(), sizeof value);
+  if (is_act_scale(value)) return value;
+  throw Error(ErrorCode::input,
+              {.code = "MOXIE-M007",
+               .message = std::string(name_of(kind)) + " has no usable activation scale",
+               .where = {.expert = expert},
+               .expected = "2^-117 to 2^116",
+               .got = std::to_string(value),
+               .hint = "pack the expert again from its checkpoint"});
 }
 
 }  // namespace moxie

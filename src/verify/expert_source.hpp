@@ -13,6 +13,7 @@
 #include "moxie/model.hpp"
 #include "moxie/pack.hpp"
 #include "moxie/plan.hpp"
+#include "pack/scale_check.hpp"
 
 namespace moxie {
 
@@ -20,8 +21,8 @@ namespace moxie {
 // after refusing what pack() refuses. It holds until the next.
 class CheckpointExperts {
  public:
-  CheckpointExperts(const MoeModel& model, const LayerExperts& layer)
-      : model_(model), layer_(layer) {}
+  CheckpointExperts(const MoeModel& model, const LayerExperts& layer, const ShardPlan& plan)
+      : model_(model), layer_(layer), act_scales_(consumes_act_scales(plan)) {}
 
   ref::Expert expert(std::uint64_t number);
 
@@ -34,11 +35,14 @@ class CheckpointExperts {
   ref::Matrix matrix(std::uint64_t expert, ProjectionKind kind, const Projection& projection);
   Rows rows_of(const RowsView& view);
   Rows gathered_rows(const RowsView& view);
+  [[nodiscard]] float act_dequant_mul(std::uint64_t expert, ProjectionKind kind,
+                                      const Projection& projection) const;
   [[nodiscard]] double dequant_mul(std::uint64_t expert, ProjectionKind kind,
                                    const ScalarRef& scalar) const;
 
   const MoeModel& model_;
   const LayerExperts& layer_;
+  bool act_scales_;                             // the plan consumes them
   std::list<std::vector<std::byte>> gathered_;  // of the expert that was handed out last
 };
 
@@ -56,6 +60,7 @@ class JoinedExperts {
   [[nodiscard]] ref::Matrix matrix(std::uint64_t expert, ProjectionKind kind,
                                    std::uint64_t columns) const;
   [[nodiscard]] double dequant_mul(std::uint64_t expert, ProjectionKind kind) const;
+  [[nodiscard]] float act_dequant_mul(std::uint64_t expert, ProjectionKind kind) const;
 
   const ShardPlan& plan_;
   BlobOf blob_of_;

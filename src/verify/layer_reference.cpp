@@ -65,6 +65,29 @@ const KernelEntry& entry_of(std::string_view kernel) {
   return *found;
 }
 
+// Where the judge takes the global scales of nvfp4 activations from.
+ref::ActScaling scaling_of(const ShardPlan& plan, std::span<const ActScales> frozen) {
+  ref::ActScaling scaling{.policy = plan.act_scale, .groups = plan.ep};
+  scaling.group_of_expert.resize(plan.experts);
+  for (const RankPlan& rank : plan.ranks) {
+    for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert)
+      scaling.group_of_expert[expert] = rank.ep_rank;
+  }
+  if (plan.act_scale != ActScale::warmup) return scaling;
+  if (frozen.size() != plan.ranks.size()) {
+    throw Error(ErrorCode::usage,
+                {.code = "MOXIE-R017",
+                 .message = "a reference under the policy warmup needs every rank's frozen scales",
+                 .expected = std::to_string(plan.ranks.size()) + " entries",
+                 .got = std::to_string(frozen.size())});
+  }
+  for (const RankPlan& rank : plan.ranks) {
+    if (rank.slice.rows.count > Elems{0})
+      scaling.frozen.push_back({.x = frozen[rank.rank].x, .act = frozen[rank.rank].act});
+  }
+  return scaling;
+}
+
 LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& probe,
                      const ReferenceOptions& options,
                      const std::function<ref::Expert(std::uint64_t)>& expert) {
@@ -77,6 +100,7 @@ LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& 
   const SumOrder& order = entry_of(plan.kernel).sum_order;
   ref::Problem problem{.format = plan.format,
                        .act_format = plan.act_format,
+                       .act_scaling = {},
                        .activation = spec.activation,
                        .activation_limit = spec.activation_limit.value_or(0),
                        .hidden = plan.hidden,
@@ -96,6 +120,8 @@ LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& 
                        }};
   if (auto starts = group_boundaries(plan); !starts.empty())
     problem.part_starts = std::move(starts);
+  if (plan.act_format == ActFormat::nvfp4)
+    problem.act_scaling = scaling_of(plan, options.act_scales);
   ref::Result result = ref::run(problem);
   report_progress(options.progress, plan.experts, plan.experts);
   return {.tokens = probe.tokens,
@@ -142,7 +168,7 @@ void check_holds_all(const MoeLayer& layer) {
 
 std::vector<std::uint64_t> group_boundaries(const ShardPlan& plan) {
   std::vector<std::uint64_t> starts;
-  if (act_group(plan.act_format) == 1) return starts;
+  if (act_group(plan.act_format) == 1 || consumes_act_scales(plan)) return starts;
   for (const RankPlan& rank : plan.ranks) {
     if (rank.ep_rank == 0 && rank.slice.rows.count > Elems{0})
       starts.push_back(rank.slice.rows.src.value);
@@ -166,7 +192,7 @@ LayerReference make_reference(const MoeModel& model, int layer, const ShardPlan&
                         std::string(name_of(source.format))});
   }
   check_problem(plan, spec, probe);
-  CheckpointExperts experts(model, source);
+  CheckpointExperts experts(model, source, plan);
   return judge(plan, spec, probe, options,
                [&](std::uint64_t expert) { return experts.expert(expert); });
 }
@@ -188,7 +214,10 @@ LayerReference make_reference(const MoeLayer& layer, const Probe& probe,
   check_holds_all(layer);
   JoinedExperts experts(
       layer.plan(), [&](unsigned rank, std::uint64_t expert) { return layer.blob(rank, expert); });
-  return judge(layer.plan(), layer.spec(), probe, options,
+  const std::vector<ActScales> frozen = layer.act_scales();
+  ReferenceOptions with_scales = options;
+  if (with_scales.act_scales.empty()) with_scales.act_scales = frozen;
+  return judge(layer.plan(), layer.spec(), probe, with_scales,
                [&](std::uint64_t expert) { return experts.expert(expert); });
 }
 

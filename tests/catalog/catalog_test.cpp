@@ -29,8 +29,9 @@ TEST(KernelCatalog, HoldsThePortableKernelOfTheCpu) {
   EXPECT_EQ(name_of(kernel.layout), "linear");
   EXPECT_EQ(kernel.inter_multiple, 32U);
   EXPECT_EQ(kernel.hidden_multiple, 32U);
-  EXPECT_TRUE(std::ranges::equal(kernel.act_formats,
-                                 std::vector{ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8}));
+  EXPECT_TRUE(std::ranges::equal(
+      kernel.act_formats,
+      std::vector{ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8, ActFormat::nvfp4}));
   EXPECT_EQ(kernel.route, "cpu.portable.route");
   EXPECT_TRUE(kernel.built);
 }
@@ -97,9 +98,9 @@ TEST(Refusal, NamesTheActivationFormats) {
     problem.act_format = act_format;
     const bool known =
         std::ranges::find(kernel.act_formats, act_format) != kernel.act_formats.end();
-    EXPECT_EQ(
-        refusal(kernel, problem),
-        known ? "" : "takes act_format bf16, fp8, mxfp8, not " + std::string(name_of(act_format)));
+    EXPECT_EQ(refusal(kernel, problem), known ? ""
+                                              : "takes act_format bf16, fp8, mxfp8, nvfp4, not " +
+                                                    std::string(name_of(act_format)));
   }
 }
 

@@ -56,7 +56,7 @@ TEST_F(OtherRefusals, GiveEveryKernelsReasonC01) {
     EXPECT_TRUE(has(line, "cpu.portable.experts runs on cpu")) << line;
   }
   const std::string line = unsupported("MOXIE-P002", model_, {"--act-format", "int8"});
-  EXPECT_TRUE(has(line, "takes act_format bf16, fp8, mxfp8, not int8")) << line;
+  EXPECT_TRUE(has(line, "takes act_format bf16, fp8, mxfp8, nvfp4, not int8")) << line;
   expect_nothing_new();
 }
 

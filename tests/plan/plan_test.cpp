@@ -189,6 +189,11 @@ TEST(MakePlan, ActivationFormatsAreThoseOfTheCatalog) {
   for (unsigned i = 0; i < 7; ++i) {
     const auto act_format = static_cast<ActFormat>(i);
     const MoeModel model = plan_model({}, kNvfp4);
+    if (act_format == ActFormat::nvfp4) {
+      const PlanOptions options{.act_format = act_format, .act_scale = ActScale::row};
+      EXPECT_EQ(make_plan(model, options).act_format, act_format);
+      continue;
+    }
     if (act_format == ActFormat::bf16 || act_format == ActFormat::fp8 ||
         act_format == ActFormat::mxfp8) {
       EXPECT_EQ(make_plan(model, {.act_format = act_format}).act_format, act_format);

@@ -63,6 +63,40 @@ void quantise_fp8(const Group& group) {
   }
 }
 
+void quantise_nvfp4(const Group& group, const GlobalScale& global) {
+  AmaxRange amax;
+  for (std::uint64_t i = 0; i < group.columns; ++i) {
+    const double value = rounded(group.values[i]);
+    amax.centre = std::abs(value) > amax.centre ? std::abs(value) : amax.centre;
+    AmaxRange reach;
+    reach.add(group.values[i], group.radii[i]);
+    amax.least = std::max(amax.least, reach.least);
+    amax.most = std::max(amax.most, reach.most);
+  }
+  const float scale = block_scale(static_cast<float>(amax.centre), global.centre);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (std::uint64_t i = 0; i < group.columns; ++i) {
+    const double value = group.values[i];
+    const double radius = group.radii[i];
+    group.quantised[i] = block_value(rounded(value), scale, global.centre);
+    group.least[i] = group.most[i] = group.quantised[i];
+    // What is not bounded before it is quantised may be NaN in an engine: clipping bounds nothing.
+    if (std::isfinite(value) && !std::isfinite(radius)) {
+      group.least[i] = -kInfinity;
+      group.most[i] = kInfinity;
+    }
+    if (!std::isfinite(value) || !std::isfinite(radius)) continue;
+    for (std::uint32_t r = 0; r < global.count; ++r) {
+      const GlobalScale::Range range = global.ranges[r];
+      const ValueRange ends = value_range(rounded(value - radius), rounded(value + radius),
+                                          scale_code(rounded(amax.least), range.most),
+                                          scale_code(rounded(amax.most), range.least), range);
+      group.least[i] = std::min(group.least[i], ends.least);
+      group.most[i] = std::max(group.most[i], ends.most);
+    }
+  }
+}
+
 }  // namespace
 
 void quantise_row(ActFormat format, const RowToQuantise& row, const QuantisedRow& result) {
@@ -85,6 +119,36 @@ void quantise_row(ActFormat format, const RowToQuantise& row, const QuantisedRow
         quantise_fp8(group);
       }
     }
+  }
+}
+
+void quantise_row(const RowToQuantise& row, std::span<const GlobalScale> scales,
+                  const QuantisedRow& result) {
+  MOXIE_CHECK(scales.size() == row.part_starts.size(), "every part has a global scale");
+  constexpr std::uint64_t kBlock = 16;
+  const std::uint64_t width = row.values.size();
+  for (std::size_t part = 0; part < row.part_starts.size(); ++part) {
+    const std::uint64_t end = part + 1 < row.part_starts.size() ? row.part_starts[part + 1] : width;
+    for (std::uint64_t first = row.part_starts[part]; first < end; first += kBlock) {
+      quantise_nvfp4({.values = row.values.data() + first,
+                      .radii = row.radii.data() + first,
+                      .columns = std::min(kBlock, end - first),
+                      .quantised = result.quantised.data() + first,
+                      .least = result.least.data() + first,
+                      .most = result.most.data() + first},
+                     scales[part]);
+    }
+  }
+}
+
+void quantise_nvfp4(std::span<const float> x, float scale, double* quantised) {
+  constexpr std::size_t kBlock = 16;
+  for (std::size_t first = 0; first < x.size(); first += kBlock) {
+    const auto block = x.subspan(first, std::min(kBlock, x.size() - first));
+    AmaxRange amax;
+    for (const float value : block) amax.add(value, 0);
+    const float block_scale = ref::block_scale(static_cast<float>(amax.centre), scale);
+    for (const float value : block) *quantised++ = block_value(value, block_scale, scale);
   }
 }
 

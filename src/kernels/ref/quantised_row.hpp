@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/ref/nvfp4_scale.hpp"
 #include "moxie/types.hpp"
 
 namespace moxie::ref {
@@ -26,5 +27,12 @@ struct QuantisedRow {
   std::span<double> most;       // [values]
 };
 void quantise_row(ActFormat format, const RowToQuantise& row, const QuantisedRow& result);
+
+// The same for nvfp4, with one global scale for each part.
+void quantise_row(const RowToQuantise& row, std::span<const GlobalScale> scales,
+                  const QuantisedRow& result);
+
+// A row of x, which is known exactly, under one scale: code * block scale * global scale.
+void quantise_nvfp4(std::span<const float> x, float scale, double* quantised);  // [x]
 
 }  // namespace moxie::ref

@@ -38,14 +38,17 @@ struct Slot {
 // Slots of one expert, and their rows on the way through it.
 struct Batch {
   std::span<const Slot> slots;
-  std::vector<double> xq;      // [slots, hidden] quantised
-  std::vector<double> x;       // [slots, hidden]; empty where nothing changed by quantising
-  std::vector<double> a;       // [slots, inter] after the activation function
-  std::vector<double> radius;  // [slots, inter] of an engine's a around it
-  std::vector<double> aq;      // [slots, inter] a, quantised
-  std::vector<double> least;   // [slots, inter] ends of an engine's aq
-  std::vector<double> most;    // [slots, inter]
-  std::vector<double> plain;   // [slots, inter] a without quantised x; empty as x
+  std::uint64_t expert = 0;
+  std::vector<double> x_unit;    // [slots] what an engine keeps apart from its sums: 1 or a global
+  std::vector<double> act_unit;  // [slots] scale; of x and of a
+  std::vector<double> xq;        // [slots, hidden] quantised
+  std::vector<double> x;         // [slots, hidden]; empty where nothing changed by quantising
+  std::vector<double> a;         // [slots, inter] after the activation function
+  std::vector<double> radius;    // [slots, inter] of an engine's a around it
+  std::vector<double> aq;        // [slots, inter] a, quantised
+  std::vector<double> least;     // [slots, inter] ends of an engine's aq
+  std::vector<double> most;      // [slots, inter]
+  std::vector<double> plain;     // [slots, inter] a without quantised x; empty as x
 };
 
 class LayerRun {
@@ -53,9 +56,15 @@ class LayerRun {
   explicit LayerRun(const Problem& problem)
       : problem_(problem),
         function_{.kind = problem.activation, .limit = problem.activation_limit},
+        nvfp4_(problem.act_format == ActFormat::nvfp4),
         gate_up_roundings_(roundings(problem.gate_up_roundings, problem.hidden)),
         down_roundings_(roundings(problem.down_roundings, problem.inter)) {
     check();
+    // One more for the global scale, and one for that of values that were handed out as fp32.
+    if (nvfp4_) {
+      gate_up_roundings_ += 1;
+      down_roundings_ += problem.act == nullptr ? 1 : 2;
+    }
     const std::uint64_t outputs = problem.tokens * problem.hidden;
     for (auto* array : {&result_.y, &result_.bound, &result_.magnitude, &result_.unquantised})
       array->assign(outputs, 0);
@@ -63,23 +72,40 @@ class LayerRun {
 
   Result run() {
     quantise_x();
-    std::vector<std::vector<Slot>> slots_of_expert = slots();
-    for (std::uint64_t expert = 0; expert < problem_.experts; ++expert) {
-      const std::span<const Slot> slots = slots_of_expert[expert];
-      if (slots.empty()) continue;
-      const Expert tensors = problem_.expert(expert);
-      for (std::size_t first = 0; first < slots.size(); first += kSlotsAtOnce) {
-        Batch batch =
-            gather(slots.subspan(first, std::min<std::size_t>(kSlotsAtOnce, slots.size() - first)));
+    slots_of_expert_ = slots();
+    if (nvfp4_) measure_x();
+    if (nvfp4_ && problem_.act_scaling.policy == ActScale::dynamic) {
+      for_batches([this](const Expert& tensors, Batch& batch) {
         gate_up(tensors, batch);
-        requantise(batch);
-        down(tensors.down, batch);
-      }
+        measure_act(batch);
+      });
+      result_.clamped = 0;  // they are counted again
     }
+    for_batches([this](const Expert& tensors, Batch& batch) {
+      gate_up(tensors, batch);
+      requantise(tensors, batch);
+      down(tensors.down, batch);
+    });
     return std::move(result_);
   }
 
  private:
+  // Calls body(tensors, batch) for all slots, some of one expert at a time.
+  template <class Body>
+  void for_batches(const Body& body) {
+    for (std::uint64_t expert = 0; expert < problem_.experts; ++expert) {
+      const std::span<const Slot> slots = slots_of_expert_[expert];
+      if (slots.empty()) continue;
+      const Expert tensors = problem_.expert(expert);
+      for (std::size_t first = 0; first < slots.size(); first += kSlotsAtOnce) {
+        Batch batch =
+            gather(expert, tensors,
+                   slots.subspan(first, std::min<std::size_t>(kSlotsAtOnce, slots.size() - first)));
+        body(tensors, batch);
+      }
+    }
+  }
+
   void check() const {
     MOXIE_CHECK(supports(problem_.activation), "the reference has this activation function");
     MOXIE_CHECK(supports(problem_.act_format), "the reference has this activation format");
@@ -92,10 +118,20 @@ class LayerRun {
     MOXIE_CHECK(!starts.empty() && starts.front() == 0 && starts.back() < problem_.inter &&
                     std::ranges::adjacent_find(starts, std::greater_equal()) == starts.end(),
                 "parts start at 0 and ascend");
+    const ActScaling& scaling = problem_.act_scaling;
+    if (!nvfp4_) return;
+    MOXIE_CHECK(scaling.groups > 0 && (scaling.group_of_expert.empty() ||
+                                       scaling.group_of_expert.size() == problem_.experts),
+                "every expert is in a group");
+    MOXIE_CHECK(scaling.policy != ActScale::warmup ||
+                    scaling.frozen.size() == scaling.groups * starts.size(),
+                "every part of every group has frozen scales");
   }
 
   void quantise_x() {
     const std::uint64_t hidden = problem_.hidden;
+    x_changed_ = nvfp4_;
+    if (nvfp4_) return;  // slot by slot
     xq_.resize(problem_.tokens * hidden);
     parallel_for(problem_.tokens, [&](std::uint64_t token) {
       moxie::quantise_row(problem_.act_format, problem_.x + token * hidden, hidden,
@@ -117,12 +153,103 @@ class LayerRun {
     return slots;
   }
 
-  [[nodiscard]] Batch gather(std::span<const Slot> slots) const {
-    Batch batch{.slots = slots};
+  [[nodiscard]] std::uint64_t group_of(std::uint64_t expert) const {
+    const auto& groups = problem_.act_scaling.group_of_expert;
+    return groups.empty() ? 0 : groups[expert];
+  }
+
+  [[nodiscard]] std::span<const float> x_of(std::uint64_t token) const {
+    return {problem_.x + token * problem_.hidden, problem_.hidden};
+  }
+
+  // Largest magnitudes of each token, and of the tokens that have a slot in each group.
+  void measure_x() {
+    const ActScaling& scaling = problem_.act_scaling;
+    token_amax_.resize(problem_.tokens);
+    parallel_for(problem_.tokens, [&](std::uint64_t token) {
+      for (const float value : x_of(token)) token_amax_[token].add(value, 0);
+    });
+    group_amax_.resize(scaling.groups);
+    act_amax_.resize(scaling.groups * problem_.part_starts.size());
+    for (std::uint64_t expert = 0; expert < problem_.experts; ++expert) {
+      for (const Slot& slot : slots_of_expert_[expert])
+        group_amax_.at(group_of(expert)).add(token_amax_[slot.token]);
+    }
+  }
+
+  // The largest magnitude of one part of a row of a.
+  [[nodiscard]] AmaxRange act_amax(const Batch& batch, std::uint64_t i, std::size_t part) const {
+    const auto& starts = problem_.part_starts;
+    const std::uint64_t end = part + 1 < starts.size() ? starts[part + 1] : problem_.inter;
+    AmaxRange amax;
+    for (std::uint64_t column = starts[part]; column < end; ++column) {
+      const std::uint64_t at = i * problem_.inter + column;
+      amax.add(batch.a[at], batch.radius[at]);
+    }
+    return amax;
+  }
+
+  void measure_act(const Batch& batch) {
+    const std::size_t parts = problem_.part_starts.size();
+    for (std::size_t i = 0; i < batch.slots.size(); ++i) {
+      for (std::size_t part = 0; part < parts; ++part)
+        act_amax_[group_of(batch.expert) * parts + part].add(act_amax(batch, i, part));
+    }
+  }
+
+  // The global scale of x in one slot. x is known exactly, and so is the scale.
+  [[nodiscard]] float x_scale(std::uint64_t expert, const Expert& tensors, const Slot& slot) const {
+    const ActScaling& scaling = problem_.act_scaling;
+    switch (scaling.policy) {
+      case ActScale::checkpoint: {
+        const float up = tensors.up.act_dequant_mul;
+        if (tensors.gate.codes == nullptr) return given_scale(up).centre;
+        return given_scale(std::max(tensors.gate.act_dequant_mul, up)).centre;
+      }
+      case ActScale::warmup:
+        return given_scale(scaling.frozen[group_of(expert) * problem_.part_starts.size()].x).centre;
+      case ActScale::dynamic:
+        return scale_of(group_amax_[group_of(expert)]).centre;
+      case ActScale::row:
+        return scale_of(token_amax_[slot.token]).centre;
+    }
+    return 0;
+  }
+
+  // The global scales of one slot's row of a, part by part.
+  [[nodiscard]] std::vector<GlobalScale> act_scales(const Expert& tensors, const Batch& batch,
+                                                    std::uint64_t i) const {
+    const ActScaling& scaling = problem_.act_scaling;
+    const std::size_t parts = problem_.part_starts.size();
+    std::vector<GlobalScale> scales;
+    for (std::size_t part = 0; part < parts; ++part) {
+      const std::uint64_t rank = group_of(batch.expert) * parts + part;
+      scales.push_back(scaling.policy == ActScale::checkpoint
+                           ? given_scale(tensors.down.act_dequant_mul)
+                       : scaling.policy == ActScale::warmup  ? given_scale(scaling.frozen[rank].act)
+                       : scaling.policy == ActScale::dynamic ? scale_of(act_amax_[rank])
+                                                             : scale_of(act_amax(batch, i, part)));
+    }
+    return scales;
+  }
+
+  [[nodiscard]] Batch gather(std::uint64_t expert, const Expert& tensors,
+                             std::span<const Slot> slots) const {
+    Batch batch{.slots = slots, .expert = expert};
     const std::uint64_t hidden = problem_.hidden;
-    for (const Slot& slot : slots) {
-      const float* row = xq_.data() + slot.token * hidden;
-      batch.xq.insert(batch.xq.end(), row, row + hidden);
+    batch.x_unit.resize(slots.size(), 1);
+    batch.act_unit.resize(slots.size(), 1);
+    if (nvfp4_) batch.xq.resize(slots.size() * hidden);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const Slot& slot = slots[i];
+      if (nvfp4_) {
+        const float scale = x_scale(expert, tensors, slot);
+        quantise_nvfp4(x_of(slot.token), scale, batch.xq.data() + i * hidden);
+        batch.x_unit[i] = scale;
+      } else {
+        const float* row = xq_.data() + slot.token * hidden;
+        batch.xq.insert(batch.xq.end(), row, row + hidden);
+      }
       if (!x_changed_) continue;
       const float* plain = problem_.x + slot.token * hidden;
       batch.x.insert(batch.x.end(), plain, plain + hidden);
@@ -145,14 +272,15 @@ class LayerRun {
 
   // One row of gate or up against one row of x; nothing without a gate. A bias costs one rounding.
   [[nodiscard]] Interval project(const Matrix& matrix, std::uint64_t row,
-                                 const std::vector<double>& weights, const double* xq) const {
+                                 const std::vector<double>& weights, const double* xq,
+                                 double unit) const {
     if (matrix.codes == nullptr) return {};
     const Product product = ref::product(weights.data(), xq, problem_.hidden);
     const double centre = matrix.dequant_mul * product.sum + bias_of(matrix, row);
-    return {
-        .centre = centre,
-        .radius = accumulation_error(gate_up_roundings_, product.magnitude, matrix.dequant_mul) +
-                  bias_error(matrix, centre)};
+    return {.centre = centre,
+            .radius = accumulation_error(gate_up_roundings_, product.magnitude, matrix.dequant_mul,
+                                         unit) +
+                      bias_error(matrix, centre)};
   }
 
   // The same in double, of an x that was not quantised.
@@ -180,8 +308,8 @@ class LayerRun {
         decode_row(expert.up, problem_.format, row, hidden, up.data());
         for (std::size_t i = 0; i < batch.slots.size(); ++i) {
           const double* xq = batch.xq.data() + i * hidden;
-          const Interval g = project(expert.gate, row, gate, xq);
-          const Interval u = project(expert.up, row, up, xq);
+          const Interval g = project(expert.gate, row, gate, xq, batch.x_unit[i]);
+          const Interval u = project(expert.up, row, up, xq, batch.x_unit[i]);
           clamped += is_clamped(g.centre, u.centre) ? 1 : 0;
           const Interval a = activate(function_, g, u);
           const std::uint64_t at = i * problem_.inter + row;
@@ -197,20 +325,32 @@ class LayerRun {
     });
   }
 
-  void requantise(Batch& batch) {
+  void requantise(const Expert& tensors, Batch& batch) {
     const std::uint64_t inter = problem_.inter;
     parallel_for(batch.slots.size(), [&](std::uint64_t i) {
       const auto row = [&](auto& array) { return std::span(array).subspan(i * inter, inter); };
-      quantise_row(
-          problem_.act_format,
-          {.values = row(batch.a), .radii = row(batch.radius), .part_starts = problem_.part_starts},
-          {.quantised = row(batch.aq), .least = row(batch.least), .most = row(batch.most)});
+      const RowToQuantise from{
+          .values = row(batch.a), .radii = row(batch.radius), .part_starts = problem_.part_starts};
+      const QuantisedRow to{
+          .quantised = row(batch.aq), .least = row(batch.least), .most = row(batch.most)};
+      if (!nvfp4_) {
+        quantise_row(problem_.act_format, from, to);
+        return;
+      }
+      const std::vector<GlobalScale> scales = act_scales(tensors, batch, i);
+      quantise_row(from, scales, to);
+      batch.act_unit[i] = 0;
+      for (const GlobalScale& scale : scales) {
+        for (std::uint32_t r = 0; r < scale.count; ++r)
+          batch.act_unit[i] = std::max<double>(batch.act_unit[i], scale.ranges[r].most);
+      }
     });
     if (problem_.act == nullptr) return;
     for (std::size_t i = 0; i < batch.slots.size(); ++i) take_act(batch, i);
   }
 
-  // The engine's own values instead of the reference's, after holding them against their intervals.
+  // The engine's own values instead of the reference's, after holding them against their intervals,
+  // whose ends are rounded to fp32 as they are.
   void take_act(Batch& batch, std::size_t i) {
     const std::uint64_t inter = problem_.inter;
     const Slot& slot = batch.slots[i];
@@ -218,7 +358,8 @@ class LayerRun {
     for (std::uint64_t column = 0; column < inter; ++column) {
       const std::uint64_t at = i * inter + column;
       const double value = got[column];
-      if (!(value >= batch.least[at] && value <= batch.most[at])) {
+      if (!(value >= static_cast<float>(batch.least[at]) &&
+            value <= static_cast<float>(batch.most[at]))) {
         note({.slot = slot.number,
               .column = column,
               .least = batch.least[at],
@@ -260,8 +401,9 @@ class LayerRun {
           const double shifted = product_magnitude(weights.data(), spread.data() + at, inter);
           const double exact = product_sum(weights.data(), plain.data() + at, inter);
           const double sum = mul * output.sum + bias;
-          const double error = accumulation_error(down_roundings_, output.magnitude, mul) +
-                               std::abs(mul) * shifted + bias_error(matrix, sum);
+          const double error =
+              accumulation_error(down_roundings_, output.magnitude, mul, batch.act_unit[i]) +
+              std::abs(mul) * shifted + bias_error(matrix, sum);
           add(batch.slots[i], row,
               {.sum = sum, .magnitude = std::abs(mul) * output.magnitude + std::abs(bias)}, error,
               mul * exact + bias);
@@ -290,10 +432,15 @@ class LayerRun {
 
   const Problem& problem_;
   ActivationFunction function_;
+  bool nvfp4_;
   std::uint64_t gate_up_roundings_;
   std::uint64_t down_roundings_;
   std::vector<float> xq_;   // [tokens, hidden]
   bool x_changed_ = false;  // by quantising
+  std::vector<std::vector<Slot>> slots_of_expert_;
+  std::vector<AmaxRange> token_amax_;  // [tokens]
+  std::vector<AmaxRange> group_amax_;  // [groups] of x
+  std::vector<AmaxRange> act_amax_;    // [groups, parts]
   Result result_;
 };
 
@@ -303,7 +450,7 @@ bool supports(Activation /*activation*/) { return true; }
 
 bool supports(ActFormat act_format) {
   return act_format == ActFormat::bf16 || act_format == ActFormat::fp8 ||
-         act_format == ActFormat::mxfp8;
+         act_format == ActFormat::mxfp8 || act_format == ActFormat::nvfp4;
 }
 
 Result run(const Problem& problem) { return LayerRun(problem).run(); }

@@ -19,6 +19,7 @@ struct Matrix {
   std::uint64_t scales_stride = 0;
   double dequant_mul = 1;              // 1 where the format has none
   const std::uint8_t* bias = nullptr;  // f32 [rows]; null: none
+  float act_dequant_mul = 0;  // the stored activation scale, where policy checkpoint uses it
 };
 
 struct Expert {
@@ -27,9 +28,24 @@ struct Expert {
   Matrix down;  // [hidden, inter]
 };
 
+// Global scales of nvfp4 activations. Ranks are those of the engine: rank r has part r % parts of
+// the intermediate axis, and the experts of group r / parts.
+struct ActScaling {
+  ActScale policy = ActScale::checkpoint;
+  struct Frozen {
+    float x = 0;
+    float act = 0;
+  };
+  std::vector<Frozen> frozen;  // policy warmup: [groups * parts]
+  // Groups of experts, which see different slots: expert e is in group_of_expert[e].
+  std::vector<std::uint32_t> group_of_expert;  // empty: all in group 0
+  std::uint32_t groups = 1;
+};
+
 struct Problem {
   BlockFormat format = BlockFormat::mxfp4;
   ActFormat act_format = ActFormat::bf16;
+  ActScaling act_scaling;  // of nvfp4
   Activation activation = Activation::silu;
   double activation_limit = 0;
   std::uint64_t hidden = 0;
@@ -51,8 +67,9 @@ struct Problem {
   // They are held against what they may be, and the down product starts from them, so that its
   // bound knows the sums' errors alone. Null: everything starts from x.
   const float* act = nullptr;
-  // Called once for each expert that has a slot, in ascending order, from the calling thread. The
-  // memory stays valid until the next call, or until run() returns.
+  // Called once for each expert that has a slot, in ascending order, from the calling thread; nvfp4
+  // with dynamic scales goes through the experts twice. The memory stays valid until the next call,
+  // or until run() returns.
   std::function<Expert(std::uint64_t expert)> expert;
 };
 

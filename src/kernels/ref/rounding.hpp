@@ -16,11 +16,12 @@ inline constexpr double kFp32Subnormal = 0x1.0p-149;  // and absolute, where it 
 
 // Error of a sum of fp32 terms, scaled by `mul`, whose magnitudes add up to `magnitude`. A term
 // that passes n roundings is off by a factor of at most (1 + eps)^n, and that by n eps / (1 - n
-// eps).
-inline double accumulation_error(std::uint64_t roundings, double magnitude, double mul) {
+// eps). `unit` is what an engine leaves out of its terms and multiplies the sum by first.
+inline double accumulation_error(std::uint64_t roundings, double magnitude, double mul,
+                                 double unit = 1) {
   const auto n = static_cast<double>(roundings);
   return n * kFp32Epsilon / (1 - n * kFp32Epsilon) * magnitude * std::abs(mul) +
-         n * kFp32Subnormal * std::max(1.0, std::abs(mul));
+         n * kFp32Subnormal * std::max(1.0, std::abs(mul)) * std::max(1.0, unit);
 }
 
 inline double bias_of(const Matrix& matrix, std::uint64_t row) {

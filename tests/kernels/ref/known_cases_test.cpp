@@ -307,7 +307,7 @@ TEST(KnownCases, RefusesProblemsThatItCanNotJudge) {
   layer.activation = Activation::clamped_swiglu;
   EXPECT_EQ(code(layer), ErrorCode::internal);  // no limit
   layer.activation = Activation::silu;
-  layer.act_format = ActFormat::nvfp4;
+  layer.act_format = ActFormat::fp8x2;
   EXPECT_EQ(code(layer), ErrorCode::internal);
   layer.act_format = ActFormat::fp8;
   for (const std::vector<std::uint64_t>& starts :

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // slots -> quantise -> gate and up, activation, requantisation -> down -> weighted combine.
+//
+// nvfp4 carries code * block scale through the products; the global scale of a row multiplies its
+// finished sums. The values between the products are then quantised row by row, in a stage of their
+// own: a global scale may need the whole row, or all of them.
 #include "kernels/cpu/portable/experts.hpp"
 
 #include <algorithm>
@@ -11,6 +15,7 @@
 #include "formats/act_quant.hpp"
 #include "kernels/cpu/portable/activation.hpp"
 #include "kernels/cpu/portable/gemm.hpp"
+#include "kernels/cpu/portable/nvfp4_rows.hpp"
 #include "kernels/cpu/portable/workspace.hpp"
 
 namespace moxie::cpu::portable {
@@ -25,7 +30,7 @@ constexpr std::uint64_t kParallelWork = 200'000;
 // Rows of gate and up in one work item. A whole activation group, so that the item can requantise
 // what it computed.
 constexpr std::uint64_t gate_up_block(ActFormat format) {
-  return act_group(format) == 1 ? 32 : act_group(format);
+  return std::max<std::uint64_t>(32, act_group(format));
 }
 static_assert(gate_up_block(ActFormat::fp8) <= kMaxBlock, "an item's results fit its buffer");
 
@@ -61,12 +66,17 @@ class ExpertsCall {
 
  private:
   void run_experts(Team& team) {
-    team.for_each(args_.tokens, [this](std::uint64_t token) { quantise(token); });
+    if (nvfp4_) {
+      nvfp4_rows_.quantise_x(team);
+    } else {
+      team.for_each(args_.tokens, [this](std::uint64_t token) { quantise(token); });
+    }
     if (team.is_caller()) add_time(Stage::quantise);
     const std::uint64_t act_blocks = divide_up(args_.shape.inter, block_);
     team.for_each(work_.slots.active * act_blocks, [&](std::uint64_t item) {
       gate_up(active_expert(item / act_blocks), item % act_blocks * block_);
     });
+    if (nvfp4_) nvfp4_rows_.quantise_act(team);
     if (team.is_caller()) add_time(Stage::gate_up);
     const std::uint64_t down_blocks = divide_up(args_.shape.hidden, kDownBlock);
     team.for_each(work_.slots.active * down_blocks, [&](std::uint64_t item) {
@@ -94,13 +104,7 @@ class ExpertsCall {
   void quantise(std::uint64_t token) {
     const std::uint64_t hidden = args_.shape.hidden;
     float* out = work_.x + token * hidden;
-    const std::uint64_t first = token * args_.x.row_stride;
-    if (args_.x.dtype == DType::f32) {
-      std::memcpy(out, static_cast<const float*>(args_.x.data) + first, hidden * sizeof(float));
-    } else {
-      const auto* x = static_cast<const std::uint16_t*>(args_.x.data) + first;
-      for (std::uint64_t i = 0; i < hidden; ++i) out[i] = decode_bf16(x[i]);
-    }
+    load_x(args_, token, out);
     quantise_row(args_.shape.act_format, out, hidden, out);
   }
 
@@ -123,14 +127,19 @@ class ExpertsCall {
     const std::uint64_t end = work_.slots.with0[local_expert + 1];
     for (std::uint64_t row = work_.slots.with0[local_expert]; row < end; row += kTile) {
       const std::uint64_t rows = std::min(kTile, end - row);
-      std::array<const float*, kTile> x;
-      for (std::uint64_t r = 0; r < rows; ++r)
-        x[r] = work_.x + work_.slots.token_of_row(row + r) * args_.shape.hidden;
-      if (gate.codes != nullptr) {
-        gated(gate, up, first, count, x.data(), row, rows);
-      } else {
-        ungated(up, first, count, x.data(), row, rows);
+      XRows x;
+      for (std::uint64_t r = 0; r < rows; ++r) {
+        const std::uint64_t x_row =
+            has_x_of_slots(args_.shape) ? row + r : work_.slots.token_of_row(row + r);
+        x.rows[r] = work_.x + x_row * args_.shape.hidden;
+        x.scales[r] = nvfp4_ ? work_.x_scale[x_row] : 1.0F;
       }
+      if (gate.codes != nullptr) {
+        gated(gate, up, first, count, x, row, rows);
+      } else {
+        ungated(up, first, count, x, row, rows);
+      }
+      if (nvfp4_) continue;
       for (std::uint64_t r = 0; r < rows; ++r) {
         float* act = work_.act + (row + r) * inter + first;
         quantise_row(args_.shape.act_format, act, count, act);
@@ -141,24 +150,35 @@ class ExpertsCall {
     }
   }
 
+  // Rows of x that share a decoded chunk, and the global scales of each.
+  struct XRows {
+    std::array<const float*, kTile> rows;
+    std::array<float, kTile> scales;
+  };
+  [[nodiscard]] const float* scales_at(const XRows& x) const {
+    return nvfp4_ ? x.scales.data() : nullptr;
+  }
+
   // Activations of `rows` rows from `row` on, columns [first, first + count): gate and up of one
   // column side by side.
   void gated(const WeightRows& gate, const WeightRows& up, std::uint64_t first, std::uint64_t count,
-             const float* const* x, std::uint64_t row, std::uint64_t rows) {
+             const XRows& x, std::uint64_t row, std::uint64_t rows) {
     std::array<std::array<float, 2>, kTile> products;
     for (std::uint64_t column = first; column < first + count; ++column) {
-      multiply_pair<kFormat>(gate, column, up, column, x, rows, products.data());
+      multiply_pair<kFormat>(gate, column, up, column, x.rows.data(), scales_at(x), rows,
+                             products.data());
       for (std::uint64_t r = 0; r < rows; ++r)
         act_at(row + r, column) = activated(products[r][0], products[r][1]);
     }
   }
 
   // The same for functions without a gate: two columns of up side by side.
-  void ungated(const WeightRows& up, std::uint64_t first, std::uint64_t count,
-               const float* const* x, std::uint64_t row, std::uint64_t rows) {
+  void ungated(const WeightRows& up, std::uint64_t first, std::uint64_t count, const XRows& x,
+               std::uint64_t row, std::uint64_t rows) {
     std::array<std::array<float, 2>, kTile> products;
     for (std::uint64_t column = first; column < first + count; column += 2) {
-      multiply_pair<kFormat>(up, column, up, column + 1, x, rows, products.data());
+      multiply_pair<kFormat>(up, column, up, column + 1, x.rows.data(), scales_at(x), rows,
+                             products.data());
       for (std::uint64_t r = 0; r < rows; ++r) {
         for (std::uint64_t side = 0; side < 2; ++side)
           act_at(row + r, column + side) = activated(0.0F, products[r][side]);
@@ -191,8 +211,8 @@ class ExpertsCall {
       for (std::uint64_t r = 0; r < rows; ++r) act[r] = work_.act + (row + r) * args_.shape.inter;
       std::array<std::array<float, 2>, kTile> products;
       for (std::uint64_t column = first; column < last; column += 2) {
-        multiply_pair<kFormat>(weights, column, weights, column + 1, act.data(), rows,
-                               products.data());
+        multiply_pair<kFormat>(weights, column, weights, column + 1, act.data(),
+                               nvfp4_ ? work_.act_scale + row : nullptr, rows, products.data());
         for (std::uint64_t r = 0; r < rows; ++r)
           std::memcpy(work_.down + (row + r) * hidden + column, products[r].data(),
                       sizeof products[r]);
@@ -217,6 +237,8 @@ class ExpertsCall {
 
   const ExpertsArgs& args_;
   Workspace work_;
+  Nvfp4Rows nvfp4_rows_{args_, work_};
+  const bool nvfp4_ = args_.shape.act_format == ActFormat::nvfp4;
   const std::uint64_t block_ = gate_up_block(args_.shape.act_format);
   std::uint64_t mark_ = 0;
 };

@@ -117,11 +117,13 @@ void multiply_add(const float* weight0, const float* weight1, const float* const
 }
 
 // Row `row0` of `first` and row `row1` of `second` (the same width) times `rows` <= kTile
-// activation rows: results[r] = {sum with first, sum with second}, dequantised.
+// activation rows: results[r] = {sum with first, sum with second}, dequantised. `x_scale`
+// multiplies the sums of its row before that; null: nothing does.
 template <BlockFormat kFormat>
 void multiply_pair(const WeightRows& first, std::uint64_t row0, const WeightRows& second,
-                   std::uint64_t row1, const float* const* x, std::uint64_t rows,
-                   std::array<float, 2>* results) {  // [rows]
+                   std::uint64_t row1, const float* const* x,
+                   const float* x_scale,                                 // [rows]
+                   std::uint64_t rows, std::array<float, 2>* results) {  // [rows]
   alignas(64) std::array<float, kBlock> weight0;
   alignas(64) std::array<float, kBlock> weight1;
   std::array<std::array<Lanes, 2>, kTile> sums{};
@@ -141,7 +143,9 @@ void multiply_pair(const WeightRows& first, std::uint64_t row0, const WeightRows
     }
   }
   for (std::uint64_t r = 0; r < rows; ++r) {
-    results[r] = {first.finished(sums[r][0].sum(), row0), second.finished(sums[r][1].sum(), row1)};
+    const float scale = x_scale == nullptr ? 1.0F : x_scale[r];
+    results[r] = {first.finished(sums[r][0].sum() * scale, row0),
+                  second.finished(sums[r][1].sum() * scale, row1)};
   }
 }
 
