@@ -16,6 +16,11 @@
 
 namespace moxie {
 
+// Ways to name, type and describe the tensors of experts that can be written.
+enum class DialectKind : std::uint8_t { deepseek, modelopt, compressed_tensors, quark, gpt_oss };
+// "deepseek", "modelopt", "compressed-tensors", "quark", "gpt-oss".
+MOXIE_API std::string_view name_of(DialectKind dialect);
+
 // What config.json says about the routed experts, under the field's standard names.
 struct ModelConfig {
   std::string model_type;    // of the text model, e.g. "deepseek_v4"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "moxie/json.hpp"
+#include "moxie/model.hpp"
 #include "moxie/status.hpp"
 #include "moxie/types.hpp"
 
@@ -22,9 +23,6 @@ enum class Pattern : std::uint8_t {
   constant    // every code 1.0, every scale 1.0
 };
 MOXIE_API std::string_view name_of(Pattern pattern);
-
-enum class DialectKind : std::uint8_t { deepseek, modelopt, compressed_tensors, quark };
-MOXIE_API std::string_view name_of(DialectKind dialect);
 
 struct SynthOptions {
   Json config;                              // a config.json: synth_config(name), or a user's own

@@ -36,7 +36,4 @@ struct Tensor {
 std::vector<Tensor> tensors_of_layer(const Recipe& recipe, std::uint64_t layer,
                                      std::uint64_t first_number);
 
-// "layers.3.ffn.experts"
-std::string experts_prefix(const Recipe& recipe, std::uint64_t layer);
-
 }  // namespace moxie::synth

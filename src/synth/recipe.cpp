@@ -10,6 +10,7 @@
 
 #include "formats/block_format.hpp"
 #include "model/declared_format.hpp"
+#include "model/dialects/written_tensors.hpp"
 #include "model/limits.hpp"
 
 namespace moxie::synth {
@@ -56,6 +57,10 @@ DialectKind choose_dialect(const SynthOptions& options, const std::string& model
     if (*options.dialect == DialectKind::deepseek && !is_v4) {
       refuse_config("the deepseek dialect belongs to another model family",
                     "model_type deepseek_v4", got, "use --dialect modelopt --format nvfp4");
+    }
+    if (is_stacked(*options.dialect)) {
+      refuse_config("the dialect can not be synthesised", "a dialect with tensors per expert",
+                    std::string(name_of(*options.dialect)));
     }
     return *options.dialect;
   }

@@ -106,20 +106,6 @@ std::string_view name_of(Pattern pattern) {
   return "unknown";
 }
 
-std::string_view name_of(DialectKind dialect) {
-  switch (dialect) {
-    case DialectKind::deepseek:
-      return "deepseek";
-    case DialectKind::modelopt:
-      return "modelopt";
-    case DialectKind::compressed_tensors:
-      return "compressed-tensors";
-    case DialectKind::quark:
-      return "quark";
-  }
-  return "unknown";
-}
-
 SynthReport synthesise(const std::filesystem::path& out, const SynthOptions& options) {
   const Recipe recipe = synth::make_recipe(options);
   const auto folder_path = std::filesystem::absolute(out).lexically_normal();
