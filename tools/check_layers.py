@@ -26,6 +26,7 @@ BELOW = {
     "measure": ["base"],
     "synth": ["model"],
     "quantize": ["checkpoint"],
+    "convert": ["model", "quantize"],
     "report": ["base"],
 }
 # A public header belongs to the layer of its name; these to base; moxie.hpp is for users only.

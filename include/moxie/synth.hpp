@@ -33,6 +33,7 @@ struct SynthOptions {
   std::optional<BlockFormat>
       format;  // default the dialect's only one, else the config's, else mxfp4
   std::optional<DialectKind> dialect;  // default the model's own
+  std::optional<DenseFormat> dense;  // bf16 or fp8_block instead of an FP4 format, without dialect
   Pattern pattern = Pattern::normal;
   std::uint64_t seed = 0;
   Progress progress;  // bytes of tensors written
@@ -43,6 +44,7 @@ struct SynthReport {
   std::uint64_t tensors = 0;
   std::uint64_t files = 0;
   BlockFormat format = BlockFormat::mxfp4;
+  std::optional<DenseFormat> dense;  // then `format` and the dialect's parts do not count
   DialectKind dialect = DialectKind::deepseek;
 };
 

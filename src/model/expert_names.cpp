@@ -39,23 +39,32 @@ std::optional<std::pair<int, std::size_t>> number_after(std::string_view text,
   return std::nullopt;
 }
 
-// The group of this prefix, made when it is new; nullptr when the prefix has no number. Blocks may
-// be numbered "mtp.0" or "mtp.layers.0".
+// The group of this prefix, made when it is new; nullptr when the prefix has no number.
 ExpertGroup* group_of(ExpertNames& names, std::string_view prefix) {
-  const auto layer = number_after(prefix, "layers.");
-  const auto block = number_after(prefix, "mtp.");
-  if (!layer && !block) return nullptr;
+  const auto block = block_of(prefix);
+  if (!block) return nullptr;
   ExpertGroup& group = names.groups[std::string(prefix)];
-  group.mtp = prefix.starts_with("mtp.") || prefix.find(".mtp.") != std::string_view::npos;
-  group.number = block ? block->first : layer->first;
+  group.mtp = block->mtp;
+  group.number = block->number;
   if (!group.mtp && names.main_prefix.empty()) {
-    const std::size_t digits = std::to_string(layer->first).size();
-    names.main_prefix = std::string(prefix).replace(layer->second, digits, "{}");
+    const std::size_t digits = std::to_string(block->number).size();
+    names.main_prefix = std::string(prefix).replace(block->digits_at, digits, "{}");
   }
   return &group;
 }
 
 }  // namespace
+
+// Blocks may be numbered "mtp.0" or "mtp.layers.0".
+std::optional<BlockNumber> block_of(std::string_view prefix) {
+  const auto layer = number_after(prefix, "layers.");
+  const auto block = number_after(prefix, "mtp.");
+  if (!layer && !block) return std::nullopt;
+  return BlockNumber{
+      .mtp = prefix.starts_with("mtp.") || prefix.find(".mtp.") != std::string_view::npos,
+      .number = block ? block->first : layer->first,
+      .digits_at = layer ? layer->second : 0};
+}
 
 ExpertNames find_expert_names(const Checkpoint& checkpoint) {
   ExpertNames names;

@@ -2,8 +2,10 @@
 // Finds expert tensors by the shape of their names, whatever the model calls its blocks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +31,14 @@ struct ExpertNames {
   std::string main_prefix;  // with "{}" for the layer number, from the first group found; empty
                             // when there is none
 };
+
+// The layer or multi-token-prediction block that a prefix names; nullopt when it has no number.
+struct BlockNumber {
+  bool mtp = false;
+  int number = 0;
+  std::size_t digits_at = 0;  // of a layer: where its number stands
+};
+std::optional<BlockNumber> block_of(std::string_view prefix);
 
 ExpertNames find_expert_names(const Checkpoint& checkpoint);
 

@@ -6,11 +6,14 @@
 #include <string_view>
 #include <utility>
 
+#include "base/checked.hpp"
 #include "model/dialects/written_tensors.hpp"
 
 namespace moxie::synth {
 
 namespace {
+
+constexpr std::uint64_t kTile = 128;  // rows and columns under one scale of block-scaled FP8
 
 Content content_of(WrittenPart part) {
   switch (part) {
@@ -57,11 +60,21 @@ class LayerBuilder {
     const auto leaf = block_names(recipe_.dialect).projections[static_cast<std::size_t>(kind)];
     const std::string stem = experts_prefix(recipe_.dialect, layer_) + "." +
                              std::to_string(expert_) + "." + std::string(leaf);
+    if (recipe_.dense) return add_dense(stem, rows, cols);
     for (WrittenTensor& tensor :
          written_projection(recipe_.dialect, recipe_.format, stem, rows, cols, true)) {
       add(std::move(tensor.entry.name), tensor.entry.dtype, std::move(tensor.entry.shape),
           content_of(tensor.part));
     }
+  }
+
+  void add_dense(const std::string& stem, std::uint64_t rows, std::uint64_t cols) {
+    const bool is_fp8 = recipe_.dense == DenseFormat::fp8_block;
+    add(stem + ".weight", is_fp8 ? DType::f8_e4m3 : DType::bf16, {rows, cols},
+        Content::dense_weight);
+    if (!is_fp8) return;
+    add(stem + ".weight_scale_inv", DType::f32, {divide_up(rows, kTile), divide_up(cols, kTile)},
+        Content::tile_scales);
   }
 
   void add(std::string name, DType dtype, Shape shape, Content content) {

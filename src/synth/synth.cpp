@@ -111,7 +111,7 @@ SynthReport synthesise(const std::filesystem::path& out, const SynthOptions& opt
   const auto folder_path = std::filesystem::absolute(out).lexically_normal();
   require_free(folder_path);
 
-  SynthReport report{.format = recipe.format, .dialect = recipe.dialect};
+  SynthReport report{.format = recipe.format, .dense = recipe.dense, .dialect = recipe.dialect};
   const std::uint64_t total = total_bytes(recipe);
   require_space(out, total);
   report_progress(options.progress, 0, total);

@@ -55,6 +55,19 @@ void fit_expert_groups(Json& config, const Recipe& recipe) {
   config.set("topk_group", 1);
 }
 
+// As DeepSeek-V3 declares its FP8.
+Json fp8_quantization() {
+  Json tile = Json::array();
+  tile.push_back(128);
+  tile.push_back(128);
+  Json quantization;
+  quantization.set("activation_scheme", "dynamic")
+      .set("fmt", "e4m3")
+      .set("quant_method", "fp8")
+      .set("weight_block_size", std::move(tile));
+  return quantization;
+}
+
 WrittenQuantization quantization(const Recipe& recipe) {
   const bool is_deepseek = recipe.dialect == DialectKind::deepseek;
   WrittenQuantization written{.dialect = recipe.dialect,
@@ -83,6 +96,13 @@ Json written_config(const Json& source, const Recipe& recipe) {
   set_if_present(config, "num_experts", recipe.experts);
   set_if_present(config, "num_hash_layers", recipe.hash_layers);
   set_if_present(config, "num_nextn_predict_layers", 0);
+  if (recipe.dense) {
+    config.erase("expert_dtype");
+    config.erase("quantization_config");
+    if (recipe.dense == DenseFormat::fp8_block)
+      config.set("quantization_config", fp8_quantization());
+    return config;
+  }
   if (recipe.dialect == DialectKind::deepseek) config.set("expert_dtype", "fp4");
   const Json* declared = source.find("quantization_config");
   config.set("quantization_config",
@@ -90,6 +110,8 @@ Json written_config(const Json& source, const Recipe& recipe) {
   return config;
 }
 
-Json written_quant_config(const Recipe& recipe) { return quant_sidecar_of(quantization(recipe)); }
+Json written_quant_config(const Recipe& recipe) {
+  return recipe.dense ? Json() : quant_sidecar_of(quantization(recipe));
+}
 
 }  // namespace moxie::synth
