@@ -241,21 +241,17 @@ void add_quantize_options(CLI::App* verb, QuantizeArgs& args) {
   add_choice<DialectKind>(verb, "--dialect", args.options.dialect,
                           {DialectKind::deepseek, DialectKind::modelopt,
                            DialectKind::compressed_tensors, DialectKind::gpt_oss},
-                          "names and types of tensors (default the model's own where it has the "
-                          "format, else modelopt or compressed-tensors)");
-  add_choice<ConvertRecipe>(
-      verb, "--recipe", args.options.recipe,
-      {ConvertRecipe::amax, ConvertRecipe::mse, ConvertRecipe::four_over_six, ConvertRecipe::ceil,
-       ConvertRecipe::floor, ConvertRecipe::fp8_closed},
-      "how scales are chosen: amax (default), mse, 46 or fp8-closed for nvfp4; ceil (default), "
-      "floor or mse for mxfp4");
+                          "names, types (default: what fits the model)");
+  add_choice<ConvertRecipe>(verb, "--recipe", args.options.recipe,
+                            {ConvertRecipe::amax, ConvertRecipe::mse, ConvertRecipe::four_over_six,
+                             ConvertRecipe::ceil, ConvertRecipe::floor, ConvertRecipe::fp8_closed},
+                            "of scales (default nvfp4 amax, mxfp4 ceil)");
   verb->add_option_function<std::string>(
           "--activations",
           [&args](const std::string& word) {
             args.options.activations = word.starts_with("file:") ? word.substr(5) : word;
           },
-          "safetensors file with layers.L.hidden_states and layers.L.intermediate: stores input "
-          "scales")
+          "layers.L.hidden_states and .intermediate: stores input scales")
       ->type_name("[file:]PATH");
   add_memory(verb, args.options.memory_bytes);
 }

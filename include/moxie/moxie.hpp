@@ -4,6 +4,7 @@
 
 #include "moxie/catalog.hpp"
 #include "moxie/checkpoint.hpp"
+#include "moxie/convert.hpp"
 #include "moxie/execution.hpp"
 #include "moxie/json.hpp"
 #include "moxie/layer.hpp"

@@ -7,10 +7,12 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include "base/checked.hpp"
 #include "formats/block_format.hpp"
+#include "formats/e2m1.hpp"
 #include "formats/nibble_order.hpp"
 #include "model/dense_experts.hpp"
 
@@ -80,14 +82,27 @@ double value_at(const Fp4MatrixRef& matrix, std::uint64_t row, std::uint64_t col
   return dequantise(code, scale, matrix.format, matrix.dequant_mul);
 }
 
-// What became of the values of `from`.
+// What became of the values of `from`: 16 elements at a time, which share a scale in both.
 void compare(const Fp4MatrixRef& from, const Fp4MatrixRef& to, ConvertedProjection& result) {
+  constexpr std::uint64_t kElems = 16;
   QuantStats& stats = result.stats;
   std::uint64_t changed = 0;
-  for (std::uint64_t row = 0; row < from.rows; ++row) {
-    for (std::uint64_t col = 0; col < from.cols; ++col) {
-      const double before = value_at(from, row, col);
-      const double after = value_at(to, row, col);
+  const std::uint64_t blocks = from.rows * from.cols / kElems;
+  const auto multiplier = [](const Fp4MatrixRef& matrix, std::uint64_t block) {
+    const std::uint64_t group = block * kElems / scale_group(matrix.format);
+    return decode_scale(matrix.format, matrix.scales[group]) *
+           static_cast<double>(matrix.dequant_mul);
+  };
+  for (std::uint64_t block = 0; block < blocks; ++block) {
+    const double before_mul = multiplier(from, block);
+    const double after_mul = multiplier(to, block);
+    for (std::uint64_t i = 0; i < kElems; ++i) {
+      const std::uint64_t byte = (block * kElems + i) / 2;
+      const auto code = [&](const Fp4MatrixRef& matrix) {
+        return i % 2 == 0 ? low_nibble(matrix.codes[byte]) : high_nibble(matrix.codes[byte]);
+      };
+      const double before = static_cast<double>(decode_e2m1(code(from))) * before_mul;
+      const double after = static_cast<double>(decode_e2m1(code(to))) * after_mul;
       const double error = std::abs(after - before);
       changed += before != after ? 1U : 0U;
       stats.flushed_elems += before != 0 && after == 0 ? 1U : 0U;

@@ -26,7 +26,8 @@ namespace {
 using namespace convert;
 
 constexpr std::uint64_t kCopyBytes = std::uint64_t{16} << 20;
-constexpr std::uint64_t kLargestBatch = 64;  // experts; more gain nothing
+// Larger batches gain nothing, and between two of them the caller can stop the work.
+constexpr std::uint64_t kLargestBatchBytes = std::uint64_t{64} << 20;
 
 [[noreturn]] void refuse_output(const fs::path& path, std::string message, std::string got) {
   throw Error(ErrorCode::usage,
@@ -135,7 +136,9 @@ class CheckpointQuantizer {
 
   void choose_batch() {
     const std::uint64_t expert = working_bytes(source_, target_);
-    batch_ = std::min(options_.memory_bytes / expert, kLargestBatch);
+    const std::uint64_t largest =
+        std::max<std::uint64_t>(kLargestBatchBytes / expert, 2 * usable_threads());
+    batch_ = std::min(options_.memory_bytes / expert, largest);
     if (batch_ > 0) return;
     throw Error(ErrorCode::usage, {.code = "MOXIE-K004",
                                    .message = "--memory is too small for one expert",

@@ -8,6 +8,8 @@
 #include "base/checked.hpp"
 #include "formats/block_format.hpp"
 #include "model/dialects/written_tensors.hpp"
+#include "model/expert_names.hpp"
+#include "model/layer_reader.hpp"
 
 namespace moxie {
 
@@ -116,6 +118,16 @@ void look_beside(Source& source) {
     const std::string_view name = tensor.name;
     if (tensor.dtype == DType::f8_e4m3 && name.ends_with(".weight") && !source.other_fp8)
       source.other_fp8 = tensor.name;
+    const bool is_weight =
+        name.ends_with(".weight") || name.ends_with(".weight_packed") || name.ends_with("_blocks");
+    if (is_weight && is_code_type(tensor.dtype) && tensor.shape.size() > 1) {
+      const auto block = block_of(name);
+      const bool is_mtp = block && block->mtp;
+      if (!source.other_fp4 || (source.other_is_mtp && !is_mtp)) {
+        source.other_fp4 = tensor.name;
+        source.other_is_mtp = is_mtp;
+      }
+    }
     for (const SourceLayer& layer : source.layers) {
       if (name.size() <= layer.prefix.size() || !name.starts_with(layer.prefix) ||
           name[layer.prefix.size()] != '.')
@@ -183,6 +195,10 @@ void check_dialect(const Source& source, const Target& target) {
     refuse_dialect("no block-scaled FP8 beside the experts, for which its config has no words",
                    *source.other_fp8,
                    is_mxfp4 ? "" : "use --dialect deepseek, which keeps the config's fp8 record");
+  }
+  if (source.other_fp4 && !(source.other_is_mtp && target.dialect == DialectKind::deepseek)) {
+    refuse_dialect("nothing else in packed FP4, which its config would call unquantised",
+                   *source.other_fp4);
   }
   if (source.has_biases && target.dialect != DialectKind::gpt_oss)
     refuse_dialect("experts without biases", "biases stacked beside the experts",
@@ -304,6 +320,10 @@ Target choose_target(const Source& source, const QuantizeOptions& options) {
     if (source.other_fp8 && !has_fp8_record(*source.model)) {
       refuse("MOXIE-Q005", "the config can not describe the other tensors", "an fp8 record",
              *source.other_fp8);
+    }
+    if (source.other_fp4) {
+      refuse("MOXIE-Q005", "the config can not describe the other tensors", "none in packed FP4",
+             *source.other_fp4);
     }
     if (source.has_biases) refuse("MOXIE-Q005", "biases have no place", "none", "stacked biases");
     return target;

@@ -34,6 +34,8 @@ struct Source {
   std::string name;                // "mxfp4", "bf16", …
   std::unordered_set<const TensorInfo*> replaced;
   std::optional<std::string> other_fp8;  // a tensor beside the experts that is block-scaled FP8
+  std::optional<std::string> other_fp4;  // the same for packed pairs
+  bool other_is_mtp = false;             // all of them are in multi-token-prediction blocks
   bool has_biases = false;               // stacked biases beside the experts
 };
 

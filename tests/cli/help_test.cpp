@@ -32,6 +32,8 @@ std::vector<Verb> verbs() {
           {"plan", kCommon + kPlanOptions + Words{"MODEL", "--tokens", "--why"}},
           {"pack", kCommon + kPlanOptions +
                        Words{"MODEL", "--out", "--rank", "--layers", "--layout", "--memory"}},
+          {"quantize", kCommon + Words{"MODEL", "OUT", "--format", "--dialect", "--recipe",
+                                       "--activations", "--memory"}},
           {"verify", kCommon + Words{"DIR", "--against"}},
           {"run", kCommon + kPlanOptions +
                       Words{"MODEL", "--layer", "--top-k", "--routing", "--input", "--tokens",
@@ -92,7 +94,7 @@ TEST(Help, GivesExamplesThatWorkAsPrinted) {
   Words commands;
   for (const Verb& verb : verbs()) commands = commands + examples_of({verb.name, "--help"});
   commands = commands + examples_of({"--help"});
-  EXPECT_EQ(commands.size(), 16U);
+  EXPECT_EQ(commands.size(), 18U);
   for (const std::string& command : commands) {
     SCOPED_TRACE(command);
     const test::TempFolder folder;

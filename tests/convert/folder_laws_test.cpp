@@ -194,6 +194,66 @@ TEST(ConvertFolder, OtherFp8TensorsNeedTheirRecord) {
   EXPECT_TRUE(read_model(made).require_layer(0).problems.empty());
 }
 
+// Packed FP4 that stays would be called unquantised; only DeepSeek's config leaves prediction
+// blocks open.
+TEST(ConvertFolder, OtherPackedTensorsAreRefusedButForDeepseeksPredictionBlocks) {
+  const TempFolder folder;
+  const Checkpoint with_mtp =
+      tiny_checkpoint(folder, {.dialect = TinyDialect::deepseek_v4, .mtp_blocks = 1}, "mtp");
+  expect_refusal(
+      [&] {
+        quantize_checkpoint(with_mtp, folder.path() / "out",
+                            to(ConvertFormat::nvfp4, DialectKind::compressed_tensors));
+      },
+      ErrorCode::unsupported, "MOXIE-Q005");
+  const QuantizeReport report =
+      quantize_checkpoint(with_mtp, folder.path() / "out", to(ConvertFormat::nvfp4));
+  EXPECT_EQ(report.findings.back().code, "MOXIE-Q011");
+  const MoeModel made = read_model(open_checkpoint(folder.path() / "out"));
+  for (const LayerExperts& layer : made.layers) {
+    EXPECT_TRUE(layer.problems.empty());
+    EXPECT_EQ(layer.format, layer.mtp ? BlockFormat::mxfp4 : BlockFormat::nvfp4);
+  }
+  TinyTensor shared{.name = "model.layers.0.mlp.shared_experts.up_proj.weight",
+                    .dtype = DType::u8,
+                    .shape = {2, 4},
+                    .bytes = "12345678"};
+  const Checkpoint with_shared =
+      tiny_checkpoint(folder, {.dialect = TinyDialect::modelopt, .extra = {shared}}, "shared");
+  expect_refusal(
+      [&] {
+        quantize_checkpoint(with_shared, folder.path() / "no",
+                            to(ConvertFormat::nvfp4, DialectKind::compressed_tensors));
+      },
+      ErrorCode::unsupported, "MOXIE-Q005");
+}
+
+TEST(ConvertFolder, ExpertsWithoutAGateHaveTwoProjections) {
+  const TempFolder folder;
+  Json config;
+  config.set("model_type", "nemotron_h").set("hidden_size", 64).set("moe_intermediate_size", 32);
+  config.set("n_routed_experts", 2).set("num_experts_per_tok", 1).set("num_hidden_layers", 1);
+  std::vector<TinyTensor> tensors;
+  for (const std::string expert : {"0", "1"}) {
+    const std::string stem = "backbone.layers.0.mixer.experts." + expert + ".";
+    tensors.push_back(bf16_tensor(stem + "up_proj.weight", {32, 64}, random_values(1)));
+    tensors.push_back(bf16_tensor(stem + "down_proj.weight", {64, 32}, random_values(2)));
+  }
+  const Checkpoint in = open_checkpoint(write_folder(folder.path() / "in", config, tensors));
+  quantize_checkpoint(in, folder.path() / "mx", to(ConvertFormat::mxfp4));
+  const QuantizeReport report = quantize_checkpoint(open_checkpoint(folder.path() / "mx"),
+                                                    folder.path() / "nv", to(ConvertFormat::nvfp4));
+  EXPECT_EQ(report.projections, 4U);
+  EXPECT_EQ(report.changed_elems, 0U);
+  EXPECT_TRUE(read_model(open_checkpoint(folder.path() / "nv")).require_layer(0).problems.empty());
+  expect_refusal(
+      [&] {
+        quantize_checkpoint(in, folder.path() / "no",
+                            to(ConvertFormat::mxfp4, DialectKind::gpt_oss));
+      },
+      ErrorCode::unsupported, "MOXIE-Q005");
+}
+
 TEST(ConvertFolder, ActivationsGiveInputScalesToEveryDialect) {
   const TempFolder folder;
   const Checkpoint in = dense_synth(folder, "in", DenseFormat::bf16);
