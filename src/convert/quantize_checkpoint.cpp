@@ -23,7 +23,22 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using namespace convert;
+using convert::ActivationScales;
+using convert::choose_target;
+using convert::convert_expert;
+using convert::ConvertedExpert;
+using convert::Documents;
+using convert::entries_of_expert;
+using convert::entries_of_stack;
+using convert::find_source;
+using convert::kDownBias;
+using convert::kGateUpBias;
+using convert::Piece;
+using convert::pieces_of;
+using convert::Source;
+using convert::SourceLayer;
+using convert::working_bytes;
+using convert::written_documents;
 
 constexpr std::uint64_t kCopyBytes = std::uint64_t{16} << 20;
 // Larger batches gain nothing, and between two of them the caller can stop the work.
@@ -137,7 +152,7 @@ class CheckpointQuantizer {
   void choose_batch() {
     const std::uint64_t expert = working_bytes(source_, target_);
     const std::uint64_t largest =
-        std::max<std::uint64_t>(kLargestBatchBytes / expert, 2 * usable_threads());
+        std::max<std::uint64_t>(kLargestBatchBytes / expert, std::uint64_t{2} * usable_threads());
     batch_ = std::min(options_.memory_bytes / expert, largest);
     if (batch_ > 0) return;
     throw Error(ErrorCode::usage, {.code = "MOXIE-K004",
@@ -296,7 +311,7 @@ class CheckpointQuantizer {
         advance(piece.bytes.size());
       }
       for (const ProjectionKind kind : source_.kinds)
-        report_.worst_first.push_back(std::move(records[i][static_cast<std::size_t>(kind)]));
+        report_.worst_first.push_back(records[i][static_cast<std::size_t>(kind)]);
     }
     for (std::uint32_t i = 0; i < model_.checkpoint.files().size(); ++i)
       model_.checkpoint.release(i);
