@@ -50,6 +50,9 @@ Json document_of(const OpenedModel& opened, const std::array<TensorClass, 4>& cl
   document.set("family", config.model_type)
       .set("dialect", model.dialect.empty() ? Json() : Json(model.dialect));
   document.set("format", model.format ? Json(name_of(*model.format)) : Json());
+  document.set("expert_type", model.format           ? Json(name_of(*model.format))
+                              : !model.dense.empty() ? Json(name_of(model.dense.front().format))
+                                                     : Json());
   document.set("quantization", config.quantization).set("activation", name_of(config.activation));
   document.set("activation_limit",
                config.activation_limit ? Json(*config.activation_limit) : Json());
@@ -72,6 +75,15 @@ Json document_of(const OpenedModel& opened, const std::array<TensorClass, 4>& cl
     entry.set("complete", layer.problems.empty());
     layers.push_back(std::move(entry));
   }
+  for (const DenseExperts& layer : model.dense) {
+    Json entry;
+    entry.set("layer", layer.layer).set("prefix", layer.prefix).set("mtp", false);
+    entry.set("dialect", nullptr)
+        .set("format", name_of(layer.format))
+        .set("experts", layer.experts.size());
+    entry.set("stacked", layer.stacked).set("complete", layer.problems.empty());
+    layers.push_back(std::move(entry));
+  }
   document.set("layers", std::move(layers));
   Json tensors;
   for (const TensorClass& kind : classes) {
@@ -80,6 +92,23 @@ Json document_of(const OpenedModel& opened, const std::array<TensorClass, 4>& cl
   document.set("tensors", std::move(tensors));
   document.set("files", model.checkpoint.files().size()).set("findings", to_json(opened.findings));
   return document;
+}
+
+// "bf16, no FP4: gate and up [768, 2048], down [2048, 768]".
+std::string format_text(const MoeModel& model) {
+  if (model.format) return std::string(name_of(*model.format));
+  if (model.dense.empty()) return "no known FP4 format";
+  const DenseExperts& layer = model.dense.front();
+  const ModelConfig& config = model.config;
+  std::string text =
+      fmt::format("{}{}, no FP4: {} [{}, {}], down [{}, {}]", name_of(layer.format),
+                  layer.stacked ? " stacked" : "", config.gated ? "gate and up" : "up",
+                  config.inter, config.hidden, config.hidden, config.inter);
+  if (layer.format == DenseFormat::fp8_block && !layer.experts.empty()) {
+    const DenseMatrix& matrix = layer.experts.front()[1];
+    text += fmt::format(", a scale for {} x {}", matrix.tile_rows, matrix.tile_cols);
+  }
+  return text;
 }
 
 std::string text_of(const OpenedModel& opened, const std::array<TensorClass, 4>& classes) {
@@ -91,7 +120,7 @@ std::string text_of(const OpenedModel& opened, const std::array<TensorClass, 4>&
   };
   line("family", config.model_type);
   line("dialect", model.dialect.empty() ? "none read" : model.dialect);
-  line("format", model.format ? std::string(name_of(*model.format)) : "no known FP4 format");
+  line("format", format_text(model));
   line("experts", fmt::format("{} layers x {} experts, top {}, hidden {}, inter {}{}",
                               config.moe_layers.size(), config.experts, config.top_k, config.hidden,
                               config.inter, config.gated ? "" : ", no gate"));
@@ -108,8 +137,11 @@ std::string text_of(const OpenedModel& opened, const std::array<TensorClass, 4>&
   }
   const auto complete =
       std::ranges::count_if(model.layers, [](const LayerExperts& l) { return l.problems.empty(); });
-  line("read", fmt::format("{} of {} layers complete in {} files", complete, model.layers.size(),
-                           model.checkpoint.files().size()));
+  const auto complete_dense =
+      std::ranges::count_if(model.dense, [](const DenseExperts& l) { return l.problems.empty(); });
+  line("read",
+       fmt::format("{} of {} layers complete in {} files", complete + complete_dense,
+                   model.layers.size() + model.dense.size(), model.checkpoint.files().size()));
   Table table({"tensors", "count", "bytes"});
   for (const TensorClass& kind : classes) {
     table.add_row({std::string(kind.name), format_count(kind.tensors), format_count(kind.bytes)});
@@ -122,14 +154,16 @@ std::string text_of(const OpenedModel& opened, const std::array<TensorClass, 4>&
 int run_inspect(const InspectArgs& args, const Console& console) {
   OpenedModel opened = open_model(args.model);
   bool broken = false;
-  for (const LayerExperts& layer : opened.model.layers) {
-    for (Finding finding : layer.problems) {
+  const auto add_problems = [&](const std::vector<Finding>& problems) {
+    for (const Finding& finding : problems) {
       // Partial downloads are normal; the shard itself is named once by opening.
       if (finding.code == "MOXIE-C010") continue;
       broken = true;
-      opened.findings.push_back(std::move(finding));
+      opened.findings.push_back(finding);
     }
-  }
+  };
+  for (const LayerExperts& layer : opened.model.layers) add_problems(layer.problems);
+  for (const DenseExperts& layer : opened.model.dense) add_problems(layer.problems);
   if (broken) throw Error::of(ErrorCode::input, std::move(opened.findings));
   const auto classes = classify(opened.model.checkpoint);
   console.print(document_of(opened, classes), text_of(opened, classes));

@@ -165,6 +165,13 @@ int run(int argc, char** argv) {
                "  moxie pack model --out packed --tp 3 --rank 1 --layers 0..5 --layout kernel\n",
                console_options),
       pack);
+  QuantizeArgs quantize;
+  add_quantize_options(
+      add_verb(app, *help, "quantize", "Write a checkpoint with its experts in another format",
+               "  moxie quantize model quantized --format nvfp4 --recipe mse\n"
+               "  moxie quantize layer other --format mxfp4 --dialect gpt-oss\n",
+               console_options),
+      quantize);
   VerifyArgs verify;
   add_verify_options(add_verb(app, *help, "verify",
                               "Prove that a packed set holds the source's bytes, all and only",
@@ -214,13 +221,17 @@ int run(int argc, char** argv) {
   console_options.json_lines = verb == "bench";
   const Console console(console_options);
   // Only what writes long needs to clean up; the others end at once.
-  if (verb == "synth" || verb == "pack" || verb == "verify" || verb == "doctor") catch_interrupts();
+  if (verb == "synth" || verb == "pack" || verb == "quantize" || verb == "verify" ||
+      verb == "doctor") {
+    catch_interrupts();
+  }
   const Stopwatch watch;
   const int status = guarded(console, verb, [&] {
     if (verb == "synth") return run_synth(synth, console);
     if (verb == "inspect") return run_inspect(inspect, console);
     if (verb == "plan") return run_plan(plan, console);
     if (verb == "pack") return run_pack(pack, console);
+    if (verb == "quantize") return run_quantize(quantize, console);
     if (verb == "verify") return run_verify(verify, console);
     if (verb == "doctor") return run_doctor(doctor, console);
     if (verb == "run") return run_run(run_args, console);

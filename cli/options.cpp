@@ -137,6 +137,19 @@ void add_plan_choice(CLI::App* verb, PlanOptions& options) {
   add_shared_plan_options(verb, options);
 }
 
+void add_memory(CLI::App* verb, std::uint64_t& bytes) {
+  // CLI11 reads "-1" as the largest size and "MB" as one megabyte.
+  const CLI::Validator starts_with_digit(
+      [](std::string& text) {
+        const bool digit = !text.empty() && text[0] >= '0' && text[0] <= '9';
+        return digit ? std::string() : "\"" + text + "\" is no size";
+      },
+      "");
+  verb->add_option("--memory", bytes, "bound on memory, e.g. 512MB, 2GiB (default 1GiB)")
+      ->transform(CLI::AsSizeValue(true))
+      ->transform(starts_with_digit);
+}
+
 // Numbers of ranks, planned one after another.
 void add_tp_list(CLI::App* verb, GivenPlan& plan) {
   verb->add_option_function<std::vector<std::string>>(
@@ -171,8 +184,28 @@ void add_synth_options(CLI::App* verb, SynthArgs& args) {
                            "hidden width (default the model's)");
   add_count<std::uint64_t>(verb, "--inter", args.options.inter,
                            "intermediate width of an expert (default the model's)");
-  add_choice(verb, "--format", args.options.format, kFormats,
-             "of the experts (default the model's)");
+  verb->add_option_function<std::string>(
+          "--format",
+          [&options = args.options](const std::string& word) {
+            options.format.reset();
+            options.dense.reset();
+            if (word == "bf16") {
+              options.dense = DenseFormat::bf16;
+            } else if (word == "fp8") {
+              options.dense = DenseFormat::fp8_block;
+            } else {
+              const auto format = std::ranges::find(kFormats, word, [](BlockFormat candidate) {
+                return std::string(name_of(candidate));
+              });
+              if (format == kFormats.end()) {
+                throw CLI::ValidationError("--format",
+                                           "\"" + word + "\" is none of mxfp4|nvfp4|bf16|fp8");
+              }
+              options.format = *format;
+            }
+          },
+          "mxfp4|nvfp4|bf16|fp8: of the experts (default the model's)")
+      ->type_name("NAME");
   add_choice<DialectKind>(verb, "--dialect", args.options.dialect,
                           {DialectKind::deepseek, DialectKind::modelopt,
                            DialectKind::compressed_tensors, DialectKind::quark},
@@ -196,13 +229,6 @@ void add_plan_options(CLI::App* verb, PlanArgs& args) {
 }
 
 void add_pack_options(CLI::App* verb, PackArgs& args) {
-  // CLI11 reads "-1" as the largest size and "MB" as one megabyte.
-  const CLI::Validator starts_with_digit(
-      [](std::string& text) {
-        const bool digit = !text.empty() && text[0] >= '0' && text[0] <= '9';
-        return digit ? std::string() : "\"" + text + "\" is no size";
-      },
-      "");
   add_model(verb, args.model);
   verb->add_option("--out", args.out, "folder to write")->required();
   add_plan_choice(verb, args.options);
@@ -218,10 +244,32 @@ void add_pack_options(CLI::App* verb, PackArgs& args) {
   add_choice<FileLayout>(
       verb, "--layout", args.layout, {FileLayout::logical, FileLayout::kernel},
       "source names, or one blob per expert as the kernel reads it (default logical)");
-  verb->add_option("--memory", args.memory_bytes,
-                   "bound on memory, e.g. 512MB, 2GiB (default 1GiB)")
-      ->transform(CLI::AsSizeValue(true))
-      ->transform(starts_with_digit);
+  add_memory(verb, args.memory_bytes);
+}
+
+void add_quantize_options(CLI::App* verb, QuantizeArgs& args) {
+  add_model(verb, args.model);
+  verb->add_option("OUT", args.out, "folder to write; must not exist or be empty")->required();
+  add_choice<ConvertFormat>(verb, "--format", args.options.format,
+                            {ConvertFormat::nvfp4, ConvertFormat::mxfp4, ConvertFormat::fp8},
+                            "of the experts in OUT");
+  verb->get_option("--format")->required();
+  add_choice<DialectKind>(verb, "--dialect", args.options.dialect,
+                          {DialectKind::deepseek, DialectKind::modelopt,
+                           DialectKind::compressed_tensors, DialectKind::gpt_oss},
+                          "names, types (default: what fits the model)");
+  add_choice<ConvertRecipe>(verb, "--recipe", args.options.recipe,
+                            {ConvertRecipe::amax, ConvertRecipe::mse, ConvertRecipe::four_over_six,
+                             ConvertRecipe::ceil, ConvertRecipe::floor, ConvertRecipe::fp8_closed},
+                            "of scales (default nvfp4 amax, mxfp4 ceil)");
+  verb->add_option_function<std::string>(
+          "--activations",
+          [&args](const std::string& word) {
+            args.options.activations = word.starts_with("file:") ? word.substr(5) : word;
+          },
+          "layers.L.hidden_states and .intermediate: stores input scales")
+      ->type_name("[file:]PATH");
+  add_memory(verb, args.options.memory_bytes);
 }
 
 void add_verify_options(CLI::App* verb, VerifyArgs& args) {

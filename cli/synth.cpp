@@ -19,15 +19,21 @@ int run_synth(const SynthArgs& args, const Console& console) {
   Json document;
   document.set("schema", "moxie.synth/1").set("ok", true).set("out", args.out.string());
   document.set("model", args.config.empty() ? args.model : args.config.string());
-  document.set("format", name_of(report.format)).set("dialect", name_of(report.dialect));
+  const bool is_fp8 = report.dense == DenseFormat::fp8_block;
+  const std::string_view format = is_fp8         ? "fp8"
+                                  : report.dense ? name_of(*report.dense)
+                                                 : name_of(report.format);
+  document.set("format", format);
+  document.set("dialect", report.dense ? Json() : Json(name_of(report.dialect)));
   document.set("pattern", name_of(options.pattern)).set("seed", options.seed);
   document.set("tensors", report.tensors).set("files", report.files).set("bytes", report.bytes);
   document.set("seconds", seconds).set("findings", Json::array());
   console.print(
       document,
-      fmt::format("{}: {} tensors, {} in {} files ({}, {} dialect, seed {})\n", args.out.string(),
-                  format_count(report.tensors), format_bytes(report.bytes), report.files,
-                  name_of(report.format), name_of(report.dialect), options.seed));
+      fmt::format("{}: {} tensors, {} in {} files ({}{}, seed {})\n", args.out.string(),
+                  format_count(report.tensors), format_bytes(report.bytes), report.files, format,
+                  report.dense ? "" : fmt::format(", {} dialect", name_of(report.dialect)),
+                  options.seed));
   return 0;
 }
 

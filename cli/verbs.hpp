@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/console.hpp"
+#include "moxie/convert.hpp"
 #include "moxie/pack.hpp"
 #include "moxie/plan.hpp"
 #include "moxie/probe.hpp"
@@ -49,6 +50,13 @@ struct PackArgs {
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;
 };
 int run_pack(const PackArgs& args, const Console& console);
+
+struct QuantizeArgs {
+  std::filesystem::path model;
+  std::filesystem::path out;
+  QuantizeOptions options;
+};
+int run_quantize(const QuantizeArgs& args, const Console& console);
 
 // Plan options of a verb that may also find them in a packed set; what was not given is absent.
 struct GivenPlan {

@@ -22,10 +22,10 @@ def ids(prefix, *ranges, width=0):
 
 
 REQUIRED = [
-    *ids("R-", (1, 8), 10, 11, 13, 14, width=2),
+    *ids("R-", (1, 14), width=2),
     *ids("P-", (1, 5), width=2),
     *ids("L-", (1, 5), width=2),
-    *ids("Q-", (1, 7), 9, width=2),
+    *ids("Q-", (1, 9), width=2),
     *ids("S-", (1, 9), width=2),
     *ids("K-", (1, 12), 14, 16, width=2),
     *ids("D-", (2, 5), width=2),

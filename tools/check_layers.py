@@ -26,6 +26,7 @@ BELOW = {
     "measure": ["base"],
     "synth": ["model"],
     "quantize": ["checkpoint"],
+    "convert": ["model", "quantize"],
     "certificate": ["quantize", "pack"],
     "report": ["base"],
 }

@@ -3,6 +3,7 @@
 // resolved.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -17,6 +18,11 @@
 #include "moxie/types.hpp"
 
 namespace moxie {
+
+// Ways to name, type and describe the tensors of experts that can be written.
+enum class DialectKind : std::uint8_t { deepseek, modelopt, compressed_tensors, quark, gpt_oss };
+// "deepseek", "modelopt", "compressed-tensors", "quark", "gpt-oss".
+MOXIE_API std::string_view name_of(DialectKind dialect);
 
 // What config.json says about the routed experts, under the field's standard names.
 struct ModelConfig {
@@ -143,6 +149,36 @@ struct LayerExperts {
   std::vector<Finding> problems;       // what stops this layer from being read; empty when complete
 };
 
+// How experts are stored that are not FP4.
+enum class DenseFormat : std::uint8_t { bf16, f16, f32, fp8_block };
+// "bf16", "f16", "f32", "fp8-block".
+MOXIE_API std::string_view name_of(DenseFormat format);
+
+// A matrix inside a stored tensor: element (r, c) is the tensor's element first + r * row_step +
+// c * col_step, times the scale of its tile where there are scales.
+struct DenseMatrix {
+  const TensorInfo* weight = nullptr;
+  std::uint64_t rows = 0;
+  std::uint64_t cols = 0;
+  std::uint64_t first = 0;
+  std::uint64_t row_step = 0;
+  std::uint64_t col_step = 1;
+  const TensorInfo* scales = nullptr;  // [row tiles, column tiles], multipliers
+  std::uint64_t tile_rows = 0;
+  std::uint64_t tile_cols = 0;
+};
+
+// The routed experts of one main layer that are stored without FP4.
+struct DenseExperts {
+  int layer = 0;
+  std::string prefix;  // "model.layers.3.mlp.experts"
+  DenseFormat format = DenseFormat::bf16;
+  bool stacked = false;                             // one tensor holds all experts
+  std::array<std::string_view, 3> projections;      // names, by ProjectionKind
+  std::vector<std::array<DenseMatrix, 3>> experts;  // by global expert id and ProjectionKind
+  std::vector<Finding> problems;                    // empty when complete
+};
+
 // What `read_model` returns. Holds the checkpoint, so that tensor references stay valid.
 struct MoeModel {
   Checkpoint checkpoint;
@@ -152,8 +188,9 @@ struct MoeModel {
   std::string dialect;  // of the main layers; empty when there are no tensors
   std::vector<LayerExperts>
       layers;  // layers with at least one expert tensor or expected one, ascending
-  std::vector<Finding> findings;  // config against tensors
-  bool recast = false;            // the main layers are
+  std::vector<DenseExperts> dense;  // of main layers, where no layer is in an FP4 format
+  std::vector<Finding> findings;    // config against tensors
+  bool recast = false;              // the main layers are
 
   // The layer, complete. Errors: Error(input) with the layer's problems, or MOXIE-M011 when there
   // is no such layer.

@@ -5,6 +5,7 @@
 #include "moxie/catalog.hpp"
 #include "moxie/certificate.hpp"
 #include "moxie/checkpoint.hpp"
+#include "moxie/convert.hpp"
 #include "moxie/execution.hpp"
 #include "moxie/json.hpp"
 #include "moxie/layer.hpp"

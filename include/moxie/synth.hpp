@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "moxie/json.hpp"
+#include "moxie/model.hpp"
 #include "moxie/status.hpp"
 #include "moxie/types.hpp"
 
@@ -23,9 +24,6 @@ enum class Pattern : std::uint8_t {
 };
 MOXIE_API std::string_view name_of(Pattern pattern);
 
-enum class DialectKind : std::uint8_t { deepseek, modelopt, compressed_tensors, quark };
-MOXIE_API std::string_view name_of(DialectKind dialect);
-
 struct SynthOptions {
   Json config;                              // a config.json: synth_config(name), or a user's own
   std::optional<std::uint64_t> num_layers;  // default 1
@@ -35,6 +33,7 @@ struct SynthOptions {
   std::optional<BlockFormat>
       format;  // default the dialect's only one, else the config's, else mxfp4
   std::optional<DialectKind> dialect;  // default the model's own
+  std::optional<DenseFormat> dense;  // bf16 or fp8_block instead of an FP4 format, without dialect
   Pattern pattern = Pattern::normal;
   std::uint64_t seed = 0;
   Progress progress;  // bytes of tensors written
@@ -45,6 +44,7 @@ struct SynthReport {
   std::uint64_t tensors = 0;
   std::uint64_t files = 0;
   BlockFormat format = BlockFormat::mxfp4;
+  std::optional<DenseFormat> dense;  // then `format` and the dialect's parts do not count
   DialectKind dialect = DialectKind::deepseek;
 };
 

@@ -58,6 +58,20 @@ void StagedFile::write(std::span<const std::byte> bytes) {
   }
 }
 
+void StagedFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const auto written = ::pwrite(descriptor_, bytes.data(),
+                                  std::min<std::size_t>(bytes.size(), std::size_t{1} << 30),
+                                  static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      raise_system("write", temporary_, errno);
+    }
+    offset += static_cast<std::uint64_t>(written);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
 void StagedFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
 
 void StagedFile::commit() {

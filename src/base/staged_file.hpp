@@ -28,6 +28,8 @@ class StagedFile {
   // Appends. Error(environment) when the disk refuses.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  // Writes at a byte of the file, in any order. The checksum is of appended bytes only.
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   // Makes the content durable and visible. Replaces an older file of that name.
   void commit();
 

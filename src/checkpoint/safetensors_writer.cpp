@@ -39,11 +39,17 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
     length[i] = static_cast<char>((header.size() >> (8 * i)) & 0xFFU);
   file_.write(length);
   file_.write(header);
-  expected_bytes_ = file_.bytes() + offset;
+  data_begin_ = file_.bytes();
+  expected_bytes_ = data_begin_ + offset;
+}
+
+void SafetensorsWriter::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  file_.write_at(data_begin_ + offset, bytes);
+  placed_bytes_ += bytes.size();
 }
 
 void SafetensorsWriter::commit() {
-  MOXIE_CHECK(file_.bytes() == expected_bytes_,
+  MOXIE_CHECK(file_.bytes() + placed_bytes_ == expected_bytes_,
               "a safetensors file must hold exactly its announced bytes");
   file_.commit();
 }

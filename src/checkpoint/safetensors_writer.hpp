@@ -28,6 +28,8 @@ class SafetensorsWriter {
   SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorEntry>& entries);
 
   void write(std::span<const std::byte> bytes) { file_.write(bytes); }
+  // Instead of write(): the bytes from `offset` of the data area on, in any order, each byte once.
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   // Checks that exactly the announced bytes came, and makes the file visible.
   void commit();
 
@@ -38,6 +40,8 @@ class SafetensorsWriter {
  private:
   StagedFile file_;
   std::uint64_t expected_bytes_ = 0;
+  std::uint64_t data_begin_ = 0;
+  std::uint64_t placed_bytes_ = 0;
 };
 
 }  // namespace moxie

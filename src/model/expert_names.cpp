@@ -42,24 +42,17 @@ std::optional<std::pair<int, std::size_t>> number_after(std::string_view text,
   return std::nullopt;
 }
 
-// The group of this prefix, made when it is new; nullptr when the prefix has no number. Layers are
-// numbered "layers.0", stacked ones also "block.0" or "blk.0", blocks of prediction "mtp.0" or
-// "mtp.layers.0".
+// The group of this prefix, made when it is new; nullptr when the prefix has no number.
 ExpertGroup* group_of(ExpertNames& names, std::string_view prefix,
                       std::span<const std::string_view> stacked_words = {}) {
-  const std::string closed = std::string(prefix) + ".";
-  auto layer = number_after(closed, "layers.");
-  for (const std::string_view word : stacked_words) {
-    if (!layer && prefix.starts_with(word)) layer = number_after(closed, word);
-  }
-  const auto block = number_after(prefix, "mtp.");
-  if (!layer && !block) return nullptr;
+  const auto block = block_of(prefix, stacked_words);
+  if (!block) return nullptr;
   ExpertGroup& group = names.groups[std::string(prefix)];
-  group.mtp = prefix.starts_with("mtp.") || prefix.find(".mtp.") != std::string_view::npos;
-  group.number = block ? block->first : layer->first;
+  group.mtp = block->mtp;
+  group.number = block->number;
   if (!group.mtp && names.main_prefix.empty()) {
-    const std::size_t digits = std::to_string(layer->first).size();
-    names.main_prefix = std::string(prefix).replace(layer->second, digits, "{}");
+    const std::size_t digits = std::to_string(block->number).size();
+    names.main_prefix = std::string(prefix).replace(block->digits_at, digits, "{}");
   }
   return &group;
 }
@@ -100,6 +93,21 @@ void add_stacked(ExpertNames& names, std::string_view prefix, std::string_view l
 }
 
 }  // namespace
+
+std::optional<BlockNumber> block_of(std::string_view prefix,
+                                    std::span<const std::string_view> stacked_words) {
+  const std::string closed = std::string(prefix) + ".";
+  auto layer = number_after(closed, "layers.");
+  for (const std::string_view word : stacked_words) {
+    if (!layer && prefix.starts_with(word)) layer = number_after(closed, word);
+  }
+  const auto block = number_after(closed, "mtp.");
+  if (!layer && !block) return std::nullopt;
+  return BlockNumber{
+      .mtp = prefix.starts_with("mtp.") || prefix.find(".mtp.") != std::string_view::npos,
+      .number = block ? block->first : layer->first,
+      .digits_at = layer ? layer->second : 0};
+}
 
 ExpertNames find_expert_names(const Checkpoint& checkpoint) {
   ExpertNames names;

@@ -2,8 +2,12 @@
 // Finds expert tensors by the shape of their names, whatever the model calls its blocks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +33,17 @@ struct ExpertNames {
   std::string main_prefix;  // with "{}" for the layer number, from the first group found; empty
                             // when there is none
 };
+
+// The layer or multi-token-prediction block that a prefix names; nullopt when it has no number.
+// Layers are numbered "layers.0", blocks "mtp.0" or "mtp.layers.0"; `stacked_words` are others that
+// a prefix may begin with and that number layers.
+struct BlockNumber {
+  bool mtp = false;
+  int number = 0;
+  std::size_t digits_at = 0;  // of a layer: where its number stands
+};
+std::optional<BlockNumber> block_of(std::string_view prefix,
+                                    std::span<const std::string_view> stacked_words = {});
 
 ExpertNames find_expert_names(const Checkpoint& checkpoint);
 

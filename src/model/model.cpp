@@ -11,6 +11,7 @@
 #include "base/checked.hpp"
 #include "base/parallel.hpp"
 #include "formats/block_format.hpp"
+#include "model/dense_experts.hpp"
 #include "model/dialects/choice.hpp"
 #include "model/expert_names.hpp"
 #include "model/layer_reader.hpp"
@@ -61,6 +62,7 @@ class ModelReader {
                .format = {},
                .dialect = {},
                .layers = {},
+               .dense = {},
                .findings = {}},
         names_(find_expert_names(checkpoint)) {}
 
@@ -207,12 +209,26 @@ class ModelReader {
                    .got = unmatched.empty() ? "no expert tensor" : unmatched,
                    .hint = "known dialects: " + joined(dialect_names())});
     }
+    model_.dense = find_dense_experts(model_.checkpoint, config, names_);
+    if (!model_.dense.empty()) {
+      if (model_.dense.size() < config.moe_layers.size()) note_absent_dense();
+      return std::move(model_);
+    }
     model_.findings.push_back({.code = "MOXIE-M010",
                                .severity = Severity::warning,
                                .message = "the experts are in no known FP4 format",
                                .where = {.file = model_.checkpoint.path().string()},
                                .got = unmatched});
     return std::move(model_);
+  }
+
+  void note_absent_dense() {
+    std::vector<int> absent;
+    for (const int layer : model_.config.moe_layers) {
+      if (std::ranges::find(model_.dense, layer, &DenseExperts::layer) == model_.dense.end())
+        absent.push_back(layer);
+    }
+    note_absent_layers(absent);
   }
 
   void note_absent_layers(const std::vector<int>& layers) {

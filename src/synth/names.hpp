@@ -16,6 +16,8 @@ enum class Content : std::uint8_t {
   router_weight,  // bf16 [experts, hidden]
   router_bias,    // f32 [experts]
   token_table,    // i64 [vocab, top_k], expert ids
+  dense_weight,   // BF16 or E4M3 [n, k]
+  tile_scales,    // f32 [ceil(n/128), ceil(k/128)]
   codes,          // pairs of E2M1 [n, k/2]
   block_scales,   // E8M0 or UE4M3 [n, k/group]
   weight_global,  // f32, multiplier of the weight; compressed-tensors: its reciprocal
@@ -35,8 +37,5 @@ struct Tensor {
 // the running number `first_number`.
 std::vector<Tensor> tensors_of_layer(const Recipe& recipe, std::uint64_t layer,
                                      std::uint64_t first_number);
-
-// "layers.3.ffn.experts"
-std::string experts_prefix(const Recipe& recipe, std::uint64_t layer);
 
 }  // namespace moxie::synth

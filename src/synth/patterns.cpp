@@ -8,6 +8,7 @@
 
 #include "base/random.hpp"
 #include "formats/bf16.hpp"
+#include "formats/e4m3.hpp"
 #include "synth/code_tables.hpp"
 
 namespace moxie::synth {
@@ -46,7 +47,9 @@ enum class Part : std::uint8_t {
   router_bias = 3,
   token_table = 4,
   weight_global = 5,
-  input_global = 6
+  input_global = 6,
+  dense_weight = 7,
+  tile_scales = 8
 };
 
 Stream stream_of(const Recipe& recipe, const Tensor& tensor, Part part) {
@@ -177,6 +180,74 @@ std::uint64_t router_weight_word(const Stream& stream, std::uint64_t i) {
   return word;
 }
 
+// (31 * position + tensor number) mod 113: legal E4M3 codes, and small whole numbers.
+std::uint64_t position_value(const Tensor& tensor, std::uint64_t position) {
+  return (31 * (position % 113) + tensor.number) % 113;
+}
+
+// Deviation 0.018; of outliers, one value in 256 is 64 times as large.
+void fill_bf16(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
+               std::span<std::byte> out) {
+  const Stream stream = stream_of(recipe, tensor, Part::dense_weight);
+  const Stream choice = stream_of(recipe, tensor, Part::tile_scales);
+  fill_words(begin, out, [&](std::uint64_t i) {
+    if (recipe.pattern == Pattern::constant)
+      return std::uint64_t{encode_bf16(1.0F)} * 0x0001000100010001;
+    if (recipe.pattern == Pattern::normal) return router_weight_word(stream, i);
+    const std::uint64_t random = choice.word(i);
+    std::uint64_t word = recipe.pattern == Pattern::monotonic ? 0 : router_weight_word(stream, i);
+    for (unsigned element = 0; element < 4; ++element) {
+      const unsigned shift = 16 * element;
+      if (recipe.pattern == Pattern::monotonic) {
+        const auto value = static_cast<float>(position_value(tensor, 4 * i + element));
+        word |= std::uint64_t{encode_bf16(value - 56.0F)} << shift;
+      } else if (((random >> shift) & 0xFF) == 0) {
+        const auto bits = static_cast<std::uint16_t>(word >> shift);
+        word = (word & ~(std::uint64_t{0xFFFF} << shift)) |
+               std::uint64_t{encode_bf16(decode_bf16(bits) * 64.0F)} << shift;
+      }
+    }
+    return word;
+  });
+}
+
+// Near Gaussian of deviation 74, under scales near 2^-12.
+void fill_e4m3(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
+               std::span<std::byte> out) {
+  const Stream stream = stream_of(recipe, tensor, Part::dense_weight);
+  fill_words(begin, out, [&](std::uint64_t i) {
+    if (recipe.pattern == Pattern::constant) return 0x38 * kEachByte;
+    std::uint64_t word = 0;
+    for (unsigned element = 0; element < 8; ++element) {
+      const std::uint64_t random = stream.word(4 * i + element / 2) >> (32 * (element % 2));
+      const int sum = centred_sum(static_cast<std::uint32_t>(random));
+      const std::uint64_t code = recipe.pattern == Pattern::monotonic
+                                     ? position_value(tensor, 8 * i + element)
+                                     : encode_e4m3_sat(static_cast<float>(sum) * 0.5F);
+      word |= code << (8 * element);
+    }
+    return word;
+  });
+}
+
+void fill_tile_scales(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
+                      std::span<std::byte> out) {
+  const Stream stream = stream_of(recipe, tensor, Part::tile_scales);
+  fill_words(begin, out, [&](std::uint64_t i) {
+    std::uint64_t word = 0;
+    for (unsigned half = 0; half < 2; ++half) {
+      const std::uint64_t random = stream.word(i) >> (32 * half);
+      std::uint32_t bits = std::bit_cast<std::uint32_t>(0x1p-12F);
+      if (recipe.pattern == Pattern::constant) bits = std::bit_cast<std::uint32_t>(1.0F);
+      if (recipe.pattern == Pattern::normal || recipe.pattern == Pattern::outliers)
+        bits |= static_cast<std::uint32_t>(random & 0x7FFFFF);
+      if (recipe.pattern == Pattern::outliers && ((random >> 24) & 7) == 0) bits += 6U << 23U;
+      word |= std::uint64_t{bits} << (32 * half);
+    }
+    return word;
+  });
+}
+
 // Deviation 0.036, small beside scores of order one.
 std::uint64_t router_bias_word(const Stream& stream, std::uint64_t i) {
   const std::uint64_t random = stream.word(i);
@@ -202,6 +273,11 @@ std::uint64_t token_table_word(const Recipe& recipe, const Stream& stream, std::
 void fill(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
           std::span<std::byte> out) {
   switch (tensor.content) {
+    case Content::dense_weight:
+      return recipe.dense == DenseFormat::fp8_block ? fill_e4m3(recipe, tensor, begin, out)
+                                                    : fill_bf16(recipe, tensor, begin, out);
+    case Content::tile_scales:
+      return fill_tile_scales(recipe, tensor, begin, out);
     case Content::codes:
       return fill_codes(recipe, tensor, begin, out);
     case Content::block_scales:

@@ -10,6 +10,7 @@
 
 #include "formats/block_format.hpp"
 #include "model/declared_format.hpp"
+#include "model/dialects/written_tensors.hpp"
 #include "model/limits.hpp"
 
 namespace moxie::synth {
@@ -48,6 +49,18 @@ std::uint64_t number_at(const Json& object, std::string_view key) {
   return value != nullptr ? value->as_unsigned() : 0;
 }
 
+void require_dense(const SynthOptions& options) {
+  const bool known = options.dense == DenseFormat::bf16 || options.dense == DenseFormat::fp8_block;
+  if (!known) {
+    refuse_config("the format can not be synthesised", "bf16 or fp8",
+                  std::string(name_of(*options.dense)));
+  }
+  if (options.dialect) {
+    refuse_config("only FP4 experts have dialects", "no --dialect",
+                  std::string(name_of(*options.dialect)));
+  }
+}
+
 DialectKind choose_dialect(const SynthOptions& options, const std::string& model_type,
                            const Json* quantization) {
   const bool is_v4 = model_type == "deepseek_v4";
@@ -57,9 +70,14 @@ DialectKind choose_dialect(const SynthOptions& options, const std::string& model
       refuse_config("the deepseek dialect belongs to another model family",
                     "model_type deepseek_v4", got, "use --dialect modelopt --format nvfp4");
     }
+    if (is_stacked(*options.dialect)) {
+      refuse_config("the dialect can not be synthesised", "a dialect with tensors per expert",
+                    std::string(name_of(*options.dialect)));
+    }
     return *options.dialect;
   }
   if (is_v4) return DialectKind::deepseek;
+  if (options.dense) return DialectKind::modelopt;  // for its names
   const std::string method =
       quantization != nullptr ? text_at(*quantization, "quant_method") : std::string();
   if (method.starts_with("modelopt")) return DialectKind::modelopt;
@@ -125,8 +143,10 @@ std::uint64_t checked_count(std::string_view axis, std::uint64_t count, std::uin
   return count;
 }
 
-std::uint64_t checked_width(std::string_view axis, std::uint64_t width, BlockFormat format) {
+std::uint64_t checked_width(std::string_view axis, std::uint64_t width, const Recipe& recipe) {
   checked_count(axis, width, kMaxWidth);
+  if (recipe.dense) return width;
+  const BlockFormat format = recipe.format;
   const std::uint64_t group = scale_group(format);
   if (width % group == 0) return width;
   throw Error(ErrorCode::unsupported,
@@ -146,6 +166,8 @@ Recipe make_recipe(const SynthOptions& options) {
   const std::string model_type = text_at(config, "model_type");
 
   Recipe recipe;
+  if (options.dense) require_dense(options);
+  recipe.dense = options.dense;
   recipe.dialect = choose_dialect(options, model_type, quantization);
   recipe.format = choose_format(options, recipe.dialect, quantization);
   recipe.pattern = options.pattern;
@@ -159,11 +181,10 @@ Recipe make_recipe(const SynthOptions& options) {
   recipe.experts = checked_count(
       "experts", options.experts.value_or(std::min<std::uint64_t>(16, config_experts)),
       kMaxWrittenExperts);
-  recipe.hidden = checked_width("hidden", options.hidden.value_or(number_at(config, "hidden_size")),
-                                recipe.format);
-  recipe.inter =
-      checked_width("moe_inter", options.inter.value_or(number_at(config, "moe_intermediate_size")),
-                    recipe.format);
+  recipe.hidden =
+      checked_width("hidden", options.hidden.value_or(number_at(config, "hidden_size")), recipe);
+  recipe.inter = checked_width(
+      "moe_inter", options.inter.value_or(number_at(config, "moe_intermediate_size")), recipe);
   recipe.top_k = std::min(number_at(config, "num_experts_per_tok"), recipe.experts);
   recipe.hash_layers = std::min(hash_layers, recipe.layers);
   if (recipe.hash_layers > 0) {

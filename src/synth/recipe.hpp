@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "moxie/synth.hpp"
 
@@ -11,6 +12,7 @@ namespace moxie::synth {
 struct Recipe {
   DialectKind dialect = DialectKind::deepseek;
   BlockFormat format = BlockFormat::mxfp4;
+  std::optional<DenseFormat> dense;  // instead of `format`; the dialect is then one of names only
   Pattern pattern = Pattern::normal;
   std::uint64_t seed = 0;
   std::uint64_t layers = 0;

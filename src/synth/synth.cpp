@@ -106,26 +106,12 @@ std::string_view name_of(Pattern pattern) {
   return "unknown";
 }
 
-std::string_view name_of(DialectKind dialect) {
-  switch (dialect) {
-    case DialectKind::deepseek:
-      return "deepseek";
-    case DialectKind::modelopt:
-      return "modelopt";
-    case DialectKind::compressed_tensors:
-      return "compressed-tensors";
-    case DialectKind::quark:
-      return "quark";
-  }
-  return "unknown";
-}
-
 SynthReport synthesise(const std::filesystem::path& out, const SynthOptions& options) {
   const Recipe recipe = synth::make_recipe(options);
   const auto folder_path = std::filesystem::absolute(out).lexically_normal();
   require_free(folder_path);
 
-  SynthReport report{.format = recipe.format, .dialect = recipe.dialect};
+  SynthReport report{.format = recipe.format, .dense = recipe.dense, .dialect = recipe.dialect};
   const std::uint64_t total = total_bytes(recipe);
   require_space(out, total);
   report_progress(options.progress, 0, total);

@@ -32,6 +32,8 @@ std::vector<Verb> verbs() {
           {"plan", kCommon + kPlanOptions + Words{"MODEL", "--tokens", "--why"}},
           {"pack", kCommon + kPlanOptions +
                        Words{"MODEL", "--out", "--rank", "--layers", "--layout", "--memory"}},
+          {"quantize", kCommon + Words{"MODEL", "OUT", "--format", "--dialect", "--recipe",
+                                       "--activations", "--memory"}},
           {"verify", kCommon + Words{"DIR", "--against"}},
           {"run", kCommon + kPlanOptions +
                       Words{"MODEL", "--layer", "--top-k", "--routing", "--input", "--tokens",

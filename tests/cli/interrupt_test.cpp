@@ -94,6 +94,11 @@ TEST_F(Interrupt, LeavesNothingOfAPack) {
   expect_interrupted({"pack", path("model"), "--out", path("out"), "--tp", "3"});
 }
 
+TEST_F(Interrupt, LeavesNothingOfAConversion) {
+  write_hollow_model();
+  expect_interrupted({"quantize", path("model"), path("out"), "--format", "nvfp4"});
+}
+
 TEST_F(Interrupt, LeavesOtherRanksOfAPack) {
   write_hollow_model();
   const Words pack = {"pack", path("model"), "--out", path("out"), "--tp", "3", "--layers"};

@@ -104,11 +104,11 @@ TEST(ReadModel, AnUnknownDialectIsRefusedWithTheLeavesSeen) {
   EXPECT_NE(error.findings()[0].hint.find("deepseek-v4"), std::string::npos);
 }
 
-TEST(ReadModel, ExpertsWithoutQuantisationAreAFindingAndNoFormat) {
-  const TempFolder folder;
+// Experts of another type, four times as narrow as they should be, and a config that is silent.
+TinyOptions undeclared(DType dtype) {
   TinyOptions options{.layers = 1};
-  options.edits = {test::leave_out(".scale"), [](test::TinyTensor& tensor) {
-                     tensor.dtype = DType::bf16;
+  options.edits = {test::leave_out(".scale"), [dtype](test::TinyTensor& tensor) {
+                     tensor.dtype = dtype;
                      tensor.shape.back() /= 2;
                      return true;
                    }};
@@ -116,12 +116,30 @@ TEST(ReadModel, ExpertsWithoutQuantisationAreAFindingAndNoFormat) {
   config.erase("quantization_config");
   config.erase("expert_dtype");
   options.config = config;
-  const MoeModel model = read_model(tiny_checkpoint(folder, options));
+  return options;
+}
+
+TEST(ReadModel, ExpertsOfAnUnknownTypeAreAFindingAndNoFormat) {
+  const TempFolder folder;
+  const MoeModel model = read_model(tiny_checkpoint(folder, undeclared(DType::u16)));
   EXPECT_FALSE(model.format.has_value());
   EXPECT_TRUE(model.layers.empty());
   ASSERT_EQ(model.findings.size(), 1U);
   EXPECT_EQ(model.findings[0].code, "MOXIE-M010");
   EXPECT_EQ(model.findings[0].severity, Severity::warning);
+}
+
+TEST(ReadModel, Bf16ExpertsAreDenseAndTheirShapeIsChecked) {
+  const TempFolder folder;
+  const MoeModel model = read_model(tiny_checkpoint(folder, undeclared(DType::bf16)));
+  EXPECT_FALSE(model.format.has_value());
+  EXPECT_TRUE(model.layers.empty());
+  EXPECT_TRUE(model.findings.empty());
+  ASSERT_EQ(model.dense.size(), 1U);
+  EXPECT_EQ(model.dense[0].format, DenseFormat::bf16);
+  ASSERT_FALSE(model.dense[0].problems.empty());
+  EXPECT_EQ(model.dense[0].problems[0].code, "MOXIE-M005");
+  EXPECT_EQ(model.dense[0].problems[0].where.layer, 0);
 }
 
 TEST(ReadModel, TensorsDecideWhenTheConfigDeclaresNothing) {
