@@ -43,12 +43,12 @@ BlobOffsets blob_offsets(const PackedLayout& layout) {
           .gate_mul = offset_of(layout, Segment::gate_dequant_mul),
           .up_mul = offset_of(layout, Segment::up_dequant_mul),
           .down_mul = offset_of(layout, Segment::down_dequant_mul),
-          .gate_bias = offset_of(layout, Segment::gate_bias),
-          .up_bias = offset_of(layout, Segment::up_bias),
-          .down_bias = offset_of(layout, Segment::down_bias),
           .gate_act_mul = offset_of(layout, Segment::gate_act_dequant_mul),
           .up_act_mul = offset_of(layout, Segment::up_act_dequant_mul),
-          .down_act_mul = offset_of(layout, Segment::down_act_dequant_mul)};
+          .down_act_mul = offset_of(layout, Segment::down_act_dequant_mul),
+          .gate_bias = offset_of(layout, Segment::gate_bias),
+          .up_bias = offset_of(layout, Segment::up_bias),
+          .down_bias = offset_of(layout, Segment::down_bias)};
 }
 
 ExpertsShape experts_shape(const ShardPlan& plan, const LayerSpec& spec, const RankPlan& rank) {

@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
