@@ -23,7 +23,7 @@ enum class Pattern : std::uint8_t {
 };
 MOXIE_API std::string_view name_of(Pattern pattern);
 
-enum class DialectKind : std::uint8_t { deepseek, modelopt, compressed_tensors, quark };
+enum class DialectKind : std::uint8_t { deepseek, modelopt, compressed_tensors, quark, gpt_oss };
 MOXIE_API std::string_view name_of(DialectKind dialect);
 
 struct SynthOptions {

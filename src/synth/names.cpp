@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "formats/block_format.hpp"
+#include "synth/gpt_oss_names.hpp"
 
 namespace moxie::synth {
 
@@ -30,7 +31,9 @@ const LayerNames& names_of(DialectKind dialect) {
 
 std::string block_prefix(const Recipe& recipe, std::uint64_t layer) {
   const LayerNames& names = names_of(recipe.dialect);
-  return std::string(names.prefix) + std::to_string(layer) + std::string(names.block);
+  const std::string_view prefix =
+      recipe.layers_prefix.empty() ? names.prefix : recipe.layers_prefix;
+  return std::string(prefix) + std::to_string(layer) + std::string(names.block);
 }
 
 class LayerBuilder {
@@ -110,6 +113,7 @@ std::string experts_prefix(const Recipe& recipe, std::uint64_t layer) {
 
 std::vector<Tensor> tensors_of_layer(const Recipe& recipe, std::uint64_t layer,
                                      std::uint64_t first_number) {
+  if (recipe.dialect == DialectKind::gpt_oss) return gpt_oss_layer(recipe, layer, first_number);
   return LayerBuilder(recipe, layer, first_number).build();
 }
 

@@ -19,7 +19,9 @@ enum class Content : std::uint8_t {
   codes,          // pairs of E2M1 [n, k/2]
   block_scales,   // E8M0 or UE4M3 [n, k/group]
   weight_global,  // f32, multiplier of the weight; compressed-tensors: its reciprocal
-  input_global    // f32, multiplier of the activations; compressed-tensors: its reciprocal
+  input_global,   // f32, multiplier of the activations; compressed-tensors: its reciprocal
+  expert_bias,    // bf16 [experts, n]
+  logit_bias      // bf16 [experts], part of the router's logits
 };
 
 struct Tensor {

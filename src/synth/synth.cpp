@@ -116,6 +116,8 @@ std::string_view name_of(DialectKind dialect) {
       return "compressed-tensors";
     case DialectKind::quark:
       return "quark";
+    case DialectKind::gpt_oss:
+      return "gpt-oss";
   }
   return "unknown";
 }

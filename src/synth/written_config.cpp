@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "formats/block_format.hpp"
+#include "synth/excluded_modules.hpp"
 #include "synth/names.hpp"
 
 namespace moxie::synth {
@@ -37,6 +38,16 @@ void fit_compress_ratios(Json& config, const Recipe& recipe) {
     fitted.push_back(ratios->elements()[layer % period]);
   }
   config.set("compress_ratios", std::move(fitted));
+}
+
+// One kind of attention per written layer; a longer stack repeats the model's.
+void fit_layer_types(Json& config, const Recipe& recipe) {
+  const Json* kinds = config.find("layer_types");
+  if (kinds == nullptr || kinds->elements().empty()) return;
+  Json fitted = Json::array();
+  for (std::uint64_t layer = 0; layer < recipe.layers; ++layer)
+    fitted.push_back(kinds->elements()[layer % kinds->elements().size()]);
+  config.set("layer_types", std::move(fitted));
 }
 
 // Every written layer has experts, whatever the model's first layers are.
@@ -97,8 +108,7 @@ Json producer(const Recipe& recipe) {
 Json ignored_modules(const Recipe& recipe) {
   return recipe.dialect == DialectKind::deepseek
              ? strings({"*.attn.*", "*.ffn.shared_experts.*", "head", "mtp.*"})
-             : strings({"lm_head", "model.embed_tokens", "model.layers.*.self_attn*",
-                        "model.layers.*.mlp.gate", "model.layers.*.mlp.shared_expert*"});
+             : excluded_modules(recipe);
 }
 
 std::string_view quant_algo(const Recipe& recipe) {
@@ -174,6 +184,17 @@ Json quark_quantization() {
   return quantization;
 }
 
+// As published, where the source says it.
+Json gpt_oss_quantization(const Json& source) {
+  const Json* declared = source.find("quantization_config");
+  if (declared != nullptr && declared->find("modules_to_not_convert") != nullptr) return *declared;
+  return Json::object()
+      .set("modules_to_not_convert",
+           strings({"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                    "lm_head"}))
+      .set("quant_method", "mxfp4");
+}
+
 // The FP8 record that DeepSeek-V4 declares for everything but the experts; kept from the source,
 // because its tile sizes are the model's.
 Json deepseek_quantization(const Json& source, const Recipe& recipe) {
@@ -218,26 +239,46 @@ Json quantization_of(const Json& source, const Recipe& recipe) {
       return compressed_tensors_quantization(recipe);
     case DialectKind::quark:
       return quark_quantization();
+    case DialectKind::gpt_oss:
+      return gpt_oss_quantization(source);
   }
   return {};
+}
+
+// What concerns the layers, in the text model's part of the config.
+Json written_text_config(const Json& source, const Recipe& recipe) {
+  Json config = source;
+  fit_compress_ratios(config, recipe);
+  fit_layer_types(config, recipe);
+  mark_all_layers_sparse(config);
+  fit_expert_groups(config, recipe);
+  config.set("hidden_size", recipe.hidden)
+      .set(inter_key(recipe.model_type), recipe.inter)
+      .set("num_hidden_layers", recipe.layers)
+      .set("num_experts_per_tok", recipe.top_k);
+  set_if_present(config, "n_routed_experts", recipe.experts);
+  set_if_present(config, "num_experts", recipe.experts);
+  set_if_present(config, "num_local_experts", recipe.experts);
+  set_if_present(config, "experts_per_token", recipe.top_k);
+  set_if_present(config, "num_hash_layers", recipe.hash_layers);
+  set_if_present(config, "num_nextn_predict_layers", 0);
+  return config;
+}
+
+bool declares_fp4_experts(const Json& config) {
+  const Json* quantization = config.find("quantization_config");
+  return quantization != nullptr && quantization->find("expert_dtype") != nullptr;
 }
 
 }  // namespace
 
 Json written_config(const Json& source, const Recipe& recipe) {
-  Json config = source;
-  fit_compress_ratios(config, recipe);
-  mark_all_layers_sparse(config);
-  fit_expert_groups(config, recipe);
-  config.set("hidden_size", recipe.hidden)
-      .set("moe_intermediate_size", recipe.inter)
-      .set("num_hidden_layers", recipe.layers)
-      .set("num_experts_per_tok", recipe.top_k);
-  set_if_present(config, "n_routed_experts", recipe.experts);
-  set_if_present(config, "num_experts", recipe.experts);
-  set_if_present(config, "num_hash_layers", recipe.hash_layers);
-  set_if_present(config, "num_nextn_predict_layers", 0);
-  if (recipe.dialect == DialectKind::deepseek) config.set("expert_dtype", "fp4");
+  const Json& source_text = text_config_of(source);
+  Json text = written_text_config(source_text, recipe);
+  Json config = &source_text == &source ? std::move(text) : source;
+  if (&source_text != &source) config.set("text_config", std::move(text));
+  if (recipe.dialect == DialectKind::deepseek && !declares_fp4_experts(source))
+    config.set("expert_dtype", "fp4");
   config.set("quantization_config", quantization_of(source, recipe));
   return config;
 }
