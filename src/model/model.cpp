@@ -124,7 +124,9 @@ class ModelReader {
     const auto found = names_.groups.find(prefix);
     DialectChoice choice;
     if (found != names_.groups.end()) {
-      choice = choose_dialect(prefix, found->second, declared());
+      // What the config leaves out is read only where the tensors themselves are FP4.
+      const bool left_out = model_.config.format && !declared_of(prefix);
+      choice = choose_dialect(prefix, found->second, left_out ? DeclaredDialect{} : declared());
       if (choice.dialect == nullptr) {
         foreign_leaves_ = sample(found->second.leaves);
         return std::nullopt;

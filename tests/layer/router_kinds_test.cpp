@@ -142,7 +142,7 @@ TEST(RouterKinds, TheOssBiasIsRequiredFiniteAndOfItsShape) {
   EXPECT_EQ(refused(DType::f32, {0, 0, kNan, 0}).where.expert, 2U);
   EXPECT_EQ(refused(DType::bf16, {0, 0, 0, -INFINITY}).where.expert, 3U);
   EXPECT_EQ(refused(DType::bf16, {0, 0, 0}).got, "BF16 [3]");
-  EXPECT_EQ(refused(DType::f8_e4m3, {0, 0}).got, "F8_E4M3 [2]");
+  EXPECT_EQ(refused(DType::f16, {0, 0, 0, 0}).got, "F16 [4]");
 }
 
 struct Gemma {

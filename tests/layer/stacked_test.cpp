@@ -53,8 +53,10 @@ LayerSpec spec_of_one(const MoeModel& model, Activation activation) {
   return spec;
 }
 
+// Within the rounding of the activation to bf16.
 void expect_near(double got, double expected) {
-  EXPECT_TRUE(std::abs(got - expected) <= 2e-6 * std::abs(expected)) << got << " for " << expected;
+  EXPECT_TRUE(std::abs(got - expected) <= 0x1p-8 * std::abs(expected))
+      << got << " for " << expected;
 }
 
 // The stacked rows give 1, 2, 3, 4. In turns they are gate 1, up 2, gate 3, up 4; read one half

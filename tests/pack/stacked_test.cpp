@@ -97,7 +97,7 @@ TEST(PackStacked, Pit77BiasesOfPaddedRowsAreZero) {
   }
 }
 
-TEST(PackStacked, D01_TheDownBiasIsRealOnOneRankOfAGroup) {  // C6
+TEST(PackStacked, D01_TheDownBiasIsRealOnOneRankOfAGroup) {
   const OssWeights weights = OssWeights::random({}, 8);
   const TempFolder folder;
   const MoeModel model = read_model(oss_checkpoint(folder, weights));

@@ -2,6 +2,7 @@
 // Experts stacked in one tensor, gate and up row by row, with biases; under both namings.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -143,8 +144,9 @@ TEST(GptOss, R13_AWrongShapeIsRefusedByName) {
   const auto expect_wrong = [](const std::string& leaf, DType dtype, const Shape& shape) {
     const auto problems = problems_of({test::retype(kPrefix + leaf, dtype, shape)});
     ASSERT_TRUE(has_code(problems, "MOXIE-M005")) << leaf << ": " << text_of(problems);
-    EXPECT_EQ(problems[0].where.tensor, kPrefix + leaf);
-    EXPECT_EQ(problems[0].got, std::string(name_of(dtype)) + " " + to_string(shape));
+    const Finding& wrong = *std::ranges::find(problems, "MOXIE-M005", &Finding::code);
+    EXPECT_EQ(wrong.where.tensor, kPrefix + leaf);
+    EXPECT_EQ(wrong.got, std::string(name_of(dtype)) + " " + to_string(shape));
   };
   expect_wrong("gate_up_proj_blocks", DType::u8, {3, 192, 32});     // [E, 2I, H/2]
   expect_wrong("gate_up_proj_blocks", DType::u8, {3, 2, 192, 16});  // transposed
