@@ -138,19 +138,14 @@ void add_routing(CLI::App* verb, std::optional<GivenRouting>& routing) {
       ->type_name("NAME");
 }
 
-std::string synth_model_names() {
-  std::string names;
-  for (const std::string_view name : synth_models())
-    names += (names.empty() ? "" : ", ") + std::string(name);
-  return names;
-}
-
 }  // namespace
 
 void add_synth_options(CLI::App* verb, SynthArgs& args) {
   verb->add_option("OUT", args.out, "folder to write; must not exist or be empty")->required();
   auto* source = verb->add_option_group("source")->require_option(1);
-  source->add_option("--model", args.model, synth_model_names());
+  source->add_option(
+      "--model", args.model,
+      "deepseek-v4-flash|-v4-pro|-v4.1-flash, gpt-oss-20b|-120b, kimi-k2, glm-5, qwen3-moe, tiny");
   source->add_option("--config", args.config, "a config.json of your own");
   add_count<std::uint64_t>(verb, "--num-layers", args.options.num_layers,
                            "layers to write (default 1)");
@@ -166,7 +161,7 @@ void add_synth_options(CLI::App* verb, SynthArgs& args) {
       verb, "--dialect", args.options.dialect,
       {DialectKind::deepseek, DialectKind::modelopt, DialectKind::compressed_tensors,
        DialectKind::quark, DialectKind::gpt_oss},
-      "names and types of tensors (default the model's own)");
+      "names of tensors (default the model's)");
   add_choice<Pattern>(verb, "--pattern", args.options.pattern,
                       {Pattern::normal, Pattern::outliers, Pattern::monotonic, Pattern::constant},
                       "of the weights (default normal)");

@@ -203,7 +203,7 @@ ModelConfig read_config(const Json& json, const Json& quant_config) {
   ModelConfig model;
   model.model_type = model_type;
   model.hidden = config.require(family->hidden, kMaxWidth);
-  const bool own_width = !family->router_hidden[0].empty();
+  const bool own_width = config.find(family->router_hidden) != nullptr;
   model.router_hidden = own_width ? config.require(family->router_hidden, kMaxWidth) : model.hidden;
   model.inter = config.require(family->inter, kMaxWidth);
   model.experts = config.require(family->experts, kMaxExperts);

@@ -2,6 +2,7 @@
 // The named configs against the published files.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -12,8 +13,13 @@
 namespace moxie {
 namespace {
 
+std::filesystem::path configs() {
+  const char* shared = std::getenv("MOXIE_SHARED_DIR");  // NOLINT(concurrency-mt-unsafe)
+  return std::filesystem::path(shared != nullptr ? shared : MOXIE_SHARED_DIR) / "data" / "configs";
+}
+
 void expect_as_published(std::string_view model, const std::string& file) {
-  const std::filesystem::path path = std::string(MOXIE_SHARED_DIR) + "/data/configs/" + file;
+  const std::filesystem::path path = configs() / file;
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent";
   const Json published = Json::parse(test::read_bytes(path), file);
   const Json config = synth_config(model);
@@ -49,7 +55,7 @@ void expect_facts_of(const Json& config, const Json& published) {
 }
 
 TEST(SynthConfigsShared, OtherFamiliesHaveThePublishedFacts) {
-  const std::filesystem::path folder = std::string(MOXIE_SHARED_DIR) + "/data/configs";
+  const std::filesystem::path folder = configs();
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is absent";
   for (const auto& [model, file] : {std::pair{"kimi-k2", "Kimi-K2.5-NVFP4"},
                                     {"glm-5", "GLM-5-NVFP4"},
