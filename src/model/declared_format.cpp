@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 #include "formats/block_format.hpp"
 #include "model/wildcard.hpp"
@@ -89,12 +90,17 @@ void apply_quark(const Json& quantization, DeclaredFormat& declared) {
   if (!dtype.empty()) declared.quantization += " " + dtype;
 }
 
-// The algorithm that a MIXED_PRECISION table gives the routed experts of any layer.
+// The algorithm that a MIXED_PRECISION table gives the routed experts: of the first layer that has
+// them in FP4, else of the first.
 std::string experts_algorithm(const Json& quantization) {
+  std::string first;
   for (const JsonMember& layer : child(quantization, "quantized_layers").members()) {
-    if (names_experts(layer.key)) return upper(text_at(layer.value, "quant_algo"));
+    if (!names_experts(layer.key)) continue;
+    std::string algorithm = upper(text_at(layer.value, "quant_algo"));
+    if (algorithm.find("NVFP4") != std::string::npos) return algorithm;
+    if (first.empty()) first = std::move(algorithm);
   }
-  return {};
+  return first;
 }
 
 // What a ModelOpt algorithm name says: NVFP4, W4A16_NVFP4, NVFP4_AWQ, … Weight-only names store no

@@ -68,6 +68,9 @@ TEST(DeclaredLayers, ATableOfMixedPrecisionSaysItPerLayer) {
                .set("model.layers.3.mlp.experts.0.up_proj", algorithm("fp8"))
                .set("model.layers.4.mlp.experts", algorithm("nvfp4"))
                .set("model.layers.4.mlp.shared_experts.up_proj", algorithm("fp8")));
+  EXPECT_EQ(declared_format(Json::object().set("quantization_config", quantization), {}).format,
+            kNvfp4)
+      << "of the layers that are in FP4";
   const DeclaredLayers layers = layers_of(quantization);
   EXPECT_EQ(layers.format_of(kThird, kNvfp4), std::nullopt);
   EXPECT_EQ(layers.format_of("model.layers.4.mlp.experts", kNvfp4), kNvfp4);
