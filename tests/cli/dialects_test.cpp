@@ -127,6 +127,22 @@ TEST_F(DialectFolders, GptOssIsOneResultOverRanksAndKernelWidths) {  // pit47, p
   }
 }
 
+// 2880 is 90 groups: no multiple of 64, and four or eight ranks cut it unevenly.
+TEST_F(DialectFolders, GptOssOf90GroupsRunsOnFourAndEightRanks) {
+  expect_success({"synth", path("model"), "--model", "gpt-oss-120b", "--hidden", "64", "--inter",
+                  "2880", "--experts", "2", "--seed", "4", "-q"});
+  for (const char* tp : {"4", "8"}) {
+    const Words cut = {"--tp", tp, "--kernel-align", "128"};
+    const Json plan = expect_document(Words{"plan", path("model")} + cut);
+    EXPECT_EQ(plan.find("axes")->elements()[0].find("kernel")->as_unsigned(),
+              tp == std::string("4") ? 768U : 384U);
+    const std::string packed = path(std::string("packed-") + tp);
+    expect_success(Words{"pack", path("model"), "--out", packed, "-q"} + cut);
+    expect_success({"verify", packed, "--against", path("model"), "-q"});
+    result_of(std::string("packed-") + tp, {"--tokens", "5"});
+  }
+}
+
 TEST_F(DialectFolders, PairsOfModelAndDialectThatDoNotGoTogetherAreRefused) {
   struct Pair {
     const char* model;
