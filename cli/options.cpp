@@ -174,7 +174,9 @@ void add_routing(CLI::App* verb, std::optional<GivenRouting>& routing) {
 void add_synth_options(CLI::App* verb, SynthArgs& args) {
   verb->add_option("OUT", args.out, "folder to write; must not exist or be empty")->required();
   auto* source = verb->add_option_group("source")->require_option(1);
-  source->add_option("--model", args.model, "deepseek-v4-flash, deepseek-v4-pro or tiny");
+  source->add_option(
+      "--model", args.model,
+      "deepseek-v4-flash|-v4-pro|-v4.1-flash, gpt-oss-20b|-120b, kimi-k2, glm-5, qwen3-moe, tiny");
   source->add_option("--config", args.config, "a config.json of your own");
   add_count<std::uint64_t>(verb, "--num-layers", args.options.num_layers,
                            "layers to write (default 1)");
@@ -206,10 +208,11 @@ void add_synth_options(CLI::App* verb, SynthArgs& args) {
           },
           "mxfp4|nvfp4|bf16|fp8: of the experts (default the model's)")
       ->type_name("NAME");
-  add_choice<DialectKind>(verb, "--dialect", args.options.dialect,
-                          {DialectKind::deepseek, DialectKind::modelopt,
-                           DialectKind::compressed_tensors, DialectKind::quark},
-                          "names and types of tensors (default the model's own)");
+  add_choice<DialectKind>(
+      verb, "--dialect", args.options.dialect,
+      {DialectKind::deepseek, DialectKind::modelopt, DialectKind::compressed_tensors,
+       DialectKind::quark, DialectKind::gpt_oss},
+      "names of tensors (default the model's)");
   add_choice<Pattern>(verb, "--pattern", args.options.pattern,
                       {Pattern::normal, Pattern::outliers, Pattern::monotonic, Pattern::constant},
                       "of the weights (default normal)");

@@ -194,7 +194,20 @@ LayerReference RunSubject::reference(const MoeLayer& layer, const Probe& probe,
 }
 
 Router RunSubject::router() const {
-  if (!folder_) return {opened_->model, layer_, spec_.top_k};
+  if (!folder_) {
+    const ModelConfig& config = opened_->model.config;
+    if (config.router_hidden == config.hidden) return {opened_->model, layer_, spec_.top_k};
+    throw Error(
+        ErrorCode::unsupported,
+        {.code = "MOXIE-R004",
+         .message = "the router reads the model's width, the experts its projection, which is not "
+                    "part of the layer here",
+         .where = {.layer = layer_},
+         .expected = "rows of " + std::to_string(config.router_hidden) + " for the router",
+         .got = "rows of " + std::to_string(config.hidden) + " for the experts",
+         .hint = "route elsewhere and give --routing file:PATH, or topk_ids and topk_weights in "
+                 "the input file"});
+  }
   throw Error(ErrorCode::input, {.code = "MOXIE-M016",
                                  .message = "a packed set holds no router",
                                  .where = {.file = path_.string()},

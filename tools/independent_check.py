@@ -93,11 +93,28 @@ def quantise(values, act_format, starts=(0,)):
     return out
 
 
-def activate(gate, up, limit):
+def activate(gate, up, limit, is_oss):
     if limit is not None:
         gate = np.minimum(gate, limit)
         up = np.clip(up, -limit, limit)
+    if is_oss:
+        return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
     return gate / (1 + np.exp(-gate)) * up
+
+
+def stacked_expert(checkpoint, prefix, expert):
+    """Gate, up and down of gpt-oss, each (weights, bias) in float64: even rows of the first stack are gate, odd ones up."""
+    def part(stem):
+        blocks = checkpoint.raw(f"{prefix}experts.{stem}_blocks", np.uint8)[expert]  # [rows, groups, 16]
+        exponents = checkpoint.raw(f"{prefix}experts.{stem}_scales", np.uint8)[expert].astype(np.int64)
+        pairs = np.empty((*blocks.shape[:2], 32), np.float64)
+        pairs[:, :, 0::2] = E2M1[blocks & 15]
+        pairs[:, :, 1::2] = E2M1[blocks >> 4]
+        weights = pairs * np.exp2((exponents - 127).astype(np.float64))[:, :, None]
+        bias = checkpoint.raw(f"{prefix}experts.{stem}_bias", ml_dtypes.bfloat16)[expert].astype(np.float64)
+        return weights.reshape(len(blocks), -1), bias
+    both, both_bias = part("gate_up_proj")
+    return (both[0::2], both_bias[0::2]), (both[1::2], both_bias[1::2]), part("down_proj")
 
 
 def part_starts(inter, group, tp):
@@ -116,27 +133,45 @@ def names_of(checkpoint, layer):
     sys.exit(f"no experts of layer {layer} under a name known here")
 
 
+def is_stacked(checkpoint, layer):
+    return f"model.layers.{layer}.mlp.experts.gate_up_proj_blocks" in checkpoint
+
+
+def expert_of(checkpoint, layer, expert):
+    """Gate, up and down, each (weights, bias), and the scale group of down."""
+    if is_stacked(checkpoint, layer):
+        return *stacked_expert(checkpoint, f"model.layers.{layer}.mlp.", expert), 32
+    prefix, names = names_of(checkpoint, layer)
+    parts = [dequantise(checkpoint, f"{prefix}experts.{expert}.{name}") for name in names]
+    return *((weights, 0.0) for weights, _ in parts), parts[2][1]
+
+
 def run_layer(checkpoint, layer, x, ids, weights, act_format, tp):
-    prefix, (gate_name, up_name, down_name) = names_of(checkpoint, layer)
     limit = checkpoint.config.get("swiglu_limit")
+    is_oss = checkpoint.config["model_type"] == "gpt_oss"
     y = np.zeros(x.shape, np.float64)
     quantised_x = quantise(x, act_format)
     for expert in sorted({int(i) for i in ids.flatten() if i >= 0}):
-        stem = f"{prefix}experts.{expert}."
-        (gate, _), (up, _), (down, group) = (
-            dequantise(checkpoint, stem + name) for name in (gate_name, up_name, down_name))
+        (gate, gate_bias), (up, up_bias), (down, down_bias), group = expert_of(checkpoint, layer, expert)
         tokens, choices = np.nonzero(ids == expert)
         rows = quantised_x[tokens]
-        act = activate(rows @ gate.T, rows @ up.T, limit)
+        act = activate(rows @ gate.T + gate_bias, rows @ up.T + up_bias, limit, is_oss)
         act = quantise(act, act_format, part_starts(down.shape[1], group, tp))
-        np.add.at(y, tokens, weights[tokens, choices, None].astype(np.float64) * (act @ down.T))
+        np.add.at(y, tokens, weights[tokens, choices, None].astype(np.float64) * (act @ down.T + down_bias))
     return y
 
 
 def route(checkpoint, layer, x, token_ids, top_k):
     """Ids and weights of the model's own router."""
-    prefix, _ = names_of(checkpoint, layer)
     config = checkpoint.config
+    if is_stacked(checkpoint, layer):  # softmax over the chosen logits, bias included
+        router = f"model.layers.{layer}.mlp.router."
+        z = x.astype(np.float64) @ checkpoint.raw(router + "weight", ml_dtypes.bfloat16).astype(np.float64).T
+        z = z + checkpoint.raw(router + "bias", ml_dtypes.bfloat16).astype(np.float64)
+        ids = np.argsort(-z, axis=1, kind="stable")[:, :top_k]
+        chosen = np.exp(np.take_along_axis(z, ids, axis=1) - z.max(axis=1, keepdims=True))
+        return ids, chosen / chosen.sum(axis=1, keepdims=True)
+    prefix, _ = names_of(checkpoint, layer)
     z = x.astype(np.float64) @ checkpoint.raw(prefix + "gate.weight", ml_dtypes.bfloat16).astype(np.float64).T
     is_v4 = config["model_type"].startswith("deepseek_v4")
     scores = np.sqrt(np.logaddexp(z, 0)) if is_v4 else 1 / (1 + np.exp(-z))

@@ -117,7 +117,7 @@ class MOXIE_API MoeLayer {
 
 // One call of a router.
 struct RouteIo {
-  MatrixRef x;  // [tokens, hidden] bf16 or f32
+  MatrixRef x;  // [tokens, router_hidden] bf16 or f32; scaled_softmax normalises it itself
   const std::int64_t* token_ids =
       nullptr;  // [tokens]; needed where Router::needs_token_ids(); a negative id masks a token
   std::int32_t* topk_ids = nullptr;  // [tokens, top_k]

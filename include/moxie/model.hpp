@@ -26,9 +26,11 @@ MOXIE_API std::string_view name_of(DialectKind dialect);
 
 // What config.json says about the routed experts, under the field's standard names.
 struct ModelConfig {
-  std::string model_type;    // of the text model, e.g. "deepseek_v4"
-  std::uint64_t hidden = 0;  // width that the routed experts see
-  std::uint64_t inter = 0;   // expert intermediate size, one of gate and up
+  std::string model_type;           // of the text model, e.g. "deepseek_v4"
+  std::uint64_t hidden = 0;         // width that the routed experts see
+  std::uint64_t router_hidden = 0;  // width that the router reads; the model's own, which is
+                                    // larger where experts work in a latent space
+  std::uint64_t inter = 0;          // expert intermediate size, one of gate and up
   std::uint64_t experts = 0;
   std::uint64_t top_k = 0;
   std::uint64_t num_layers = 0;
@@ -39,6 +41,7 @@ struct ModelConfig {
   Activation activation = Activation::silu;
   std::optional<double> activation_limit;
   RouterKind router = RouterKind::softmax_topk;
+  std::optional<double> norm_eps;  // of the router's own normalisation; scaled_softmax alone
   double routed_scaling = 1.0;
   std::uint64_t expert_groups = 1;  // grouped selection: groups of experts, and how many are kept
   std::uint64_t kept_groups = 1;
@@ -105,9 +108,13 @@ struct Projection {
 
 // The router of a layer: logits = weight · x. Which of the others a layer has depends on the model.
 struct RouterTensors {
-  const TensorInfo* weight = nullptr;       // bf16 or f32 [experts, hidden]
-  const TensorInfo* bias = nullptr;         // f32 [experts], correction for the selection only
-  const TensorInfo* token_table = nullptr;  // i64 [vocab, top_k], expert ids by token id
+  const TensorInfo* weight = nullptr;  // bf16 or f32 [experts, router_hidden]
+  // [experts]: f32, correction for the selection only; with topk_softmax bf16 or f32, added to the
+  // logits.
+  const TensorInfo* bias = nullptr;
+  const TensorInfo* token_table = nullptr;   // i64 [vocab, top_k], expert ids by token id
+  const TensorInfo* input_scale = nullptr;   // bf16 or f32 [router_hidden], by channel
+  const TensorInfo* expert_scale = nullptr;  // bf16 or f32 [experts], of the final weights
 };
 
 enum class ProjectionKind : std::uint8_t { gate, up, down };

@@ -92,6 +92,7 @@ struct RouterShape {
   std::uint64_t kept_groups = 1;
   bool norm_topk = true;
   float routed_scaling = 1;
+  float norm_eps = 0;  // scaled_softmax: x counts over the root of its mean square plus this
 };
 
 struct RouteArgs {
@@ -99,6 +100,7 @@ struct RouteArgs {
   MatrixRef weight;  // [experts, hidden] bf16 or f32
   // [experts]; null: none. Of the logits for a softmax, else a correction of the selection alone.
   const float* bias = nullptr;
+  const float* expert_scale = nullptr;        // [experts], of the final weights; null: none
   const std::int32_t* token_table = nullptr;  // [vocab, top_k]; null: selection by score
   std::uint64_t tokens = 0;
   MatrixRef x;                              // [tokens, hidden] bf16 or f32

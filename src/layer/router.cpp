@@ -7,6 +7,7 @@
 
 #include "base/checked.hpp"
 #include "base/parallel.hpp"
+#include "formats/bf16.hpp"
 #include "kernels/registry/registry.hpp"
 #include "model/router_tensors.hpp"
 #include "moxie/layer.hpp"
@@ -19,7 +20,7 @@ namespace {
 class RouterReader {
  public:
   RouterReader(const MoeModel& model, const LayerExperts& layer)
-      : model_(model), layer_(layer), names_(router_names(layer.prefix)) {}
+      : model_(model), layer_(layer), names_(router_names(layer.prefix, model.config.router)) {}
 
   // bf16 or f32 [experts, hidden], in the file's type.
   std::vector<std::byte> read_weight(const RouterShape& shape, DType& dtype) const {
@@ -35,15 +36,28 @@ class RouterReader {
 
   std::vector<float> read_bias(const RouterShape& shape) const {
     const TensorInfo& tensor = require(layer_.router.bias, names_.bias.front());
-    auto bias = read_all<float>(tensor, DType::f32, {shape.experts});
-    for (std::size_t expert = 0; expert < bias.size(); ++expert) {
-      if (std::isfinite(bias[expert])) continue;
-      Place where = place(tensor);
-      where.expert = expert;
-      refuse("the router's bias is no finite number", std::move(where), "a finite number",
-             std::to_string(bias[expert]));
-    }
+    const bool of_logits = shape.kind == RouterKind::topk_softmax;
+    auto bias = of_logits ? read_numbers(tensor, shape.experts)
+                          : read_all<float>(tensor, DType::f32, {shape.experts});
+    require_finite(tensor, bias, "the router's bias is no finite number");
     return bias;
+  }
+
+  std::vector<float> read_expert_scale(const RouterShape& shape) const {
+    const TensorInfo& tensor = require(layer_.router.expert_scale, names_.expert_scale);
+    auto scale = read_numbers(tensor, shape.experts);
+    require_finite(tensor, scale, "the router's scale of an expert is no finite number");
+    return scale;
+  }
+
+  // By channel, with the root of the width that every channel is divided by.
+  std::vector<float> read_input_scale(const RouterShape& shape) const {
+    const TensorInfo& tensor = require(layer_.router.input_scale, names_.input_scale);
+    auto scale = read_numbers(tensor, shape.hidden);
+    require_finite(tensor, scale, "the router's scale of a channel is no finite number");
+    const float root = 1.0F / std::sqrt(static_cast<float>(shape.hidden));
+    for (float& channel : scale) channel *= root;
+    return scale;
   }
 
   // The table in the kernel's narrower type; `vocab` becomes the number of its rows.
@@ -95,6 +109,29 @@ class RouterReader {
     return values;
   }
 
+  // bf16 or f32 [count] as f32.
+  [[nodiscard]] std::vector<float> read_numbers(const TensorInfo& tensor,
+                                                std::uint64_t count) const {
+    if (tensor.dtype == DType::f32) return read_all<float>(tensor, DType::f32, {count});
+    if (tensor.dtype != DType::bf16) refuse_form(tensor, "BF16 or F32 " + to_string({count}));
+    std::vector<float> numbers;
+    numbers.reserve(count);
+    for (const std::uint16_t bits : read_all<std::uint16_t>(tensor, DType::bf16, {count}))
+      numbers.push_back(decode_bf16(bits));
+    return numbers;
+  }
+
+  void require_finite(const TensorInfo& tensor, const std::vector<float>& numbers,
+                      const std::string& message) const {
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (std::isfinite(numbers[i])) continue;
+      Place where = place(tensor);
+      if (numbers.size() == layer_.experts.size()) where.expert = i;
+      refuse(message, std::move(where), "a finite number",
+             std::to_string(numbers[i]) + " at " + std::to_string(i));
+    }
+  }
+
   [[noreturn]] void refuse_form(const TensorInfo& tensor, std::string expected) const {
     refuse("a router tensor has another type or shape than the model needs", place(tensor),
            std::move(expected), std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape));
@@ -123,14 +160,36 @@ class RouterReader {
 
 RouterShape shape_of(const ModelConfig& config, const LayerExperts& layer, std::uint64_t top_k) {
   return {.kind = config.router,
-          .hidden = config.hidden,
+          .hidden = config.router_hidden,
           .experts = layer.experts.size(),
           .top_k = top_k,
           .vocab = config.vocab,
           .expert_groups = config.expert_groups,
           .kept_groups = config.kept_groups,
           .norm_topk = config.norm_topk,
-          .routed_scaling = static_cast<float>(config.routed_scaling)};
+          .routed_scaling = static_cast<float>(config.routed_scaling),
+          .norm_eps = static_cast<float>(config.norm_eps.value_or(0.0))};
+}
+
+// A weight whose columns are scaled, in f32: the scale of a channel is the same for every token.
+std::vector<std::byte> scaled_weight(const std::vector<std::byte>& weight, DType& dtype,
+                                     const std::vector<float>& scale) {
+  const std::uint64_t count = weight.size() * 8 / bits_of(dtype);
+  std::vector<std::byte> scaled(count * sizeof(float));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    float value = 0;
+    if (dtype == DType::f32) {
+      std::memcpy(&value, weight.data() + i * sizeof value, sizeof value);
+    } else {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, weight.data() + i * sizeof bits, sizeof bits);
+      value = decode_bf16(bits);
+    }
+    value *= scale[i % scale.size()];
+    std::memcpy(scaled.data() + i * sizeof value, &value, sizeof value);
+  }
+  dtype = DType::f32;
+  return scaled;
 }
 
 // A prediction block may have other sizes than the config, which was checked for the main layers.
@@ -167,6 +226,7 @@ struct Router::State {
   DType weight_type = DType::bf16;
   std::vector<std::byte> weight;    // [experts, hidden]
   std::vector<float> bias;          // [experts]; empty with a token table
+  std::vector<float> expert_scale;  // [experts]; empty for most kinds
   std::vector<std::int32_t> table;  // [vocab, top_k]; empty when selection is by score
   unsigned threads = 1;
 };
@@ -177,13 +237,17 @@ Router::Router(const MoeModel& model, int layer, std::uint64_t top_k)
   const LayerExperts& experts = model.require_layer(layer);
   state.kernel = find_route_kernel("cpu.portable.route");
   MOXIE_CHECK(state.kernel != nullptr, "the portable kernels are always built");
-  if (!state.kernel->supports(model.config.router)) {
-    throw Error(ErrorCode::unsupported, {.code = "MOXIE-R004",
-                                         .message = "this kind of router is not built",
-                                         .where = {.layer = layer},
-                                         .expected = "another than scaled_softmax",
-                                         .got = std::string(name_of(model.config.router)),
-                                         .hint = "give expert ids and weights instead"});
+  const bool normalises = model.config.router == RouterKind::scaled_softmax;
+  if (!state.kernel->supports(model.config.router) ||
+      (normalises && !model.config.norm_eps.has_value())) {
+    throw Error(ErrorCode::unsupported,
+                {.code = "MOXIE-R004",
+                 .message = normalises ? "the router's normalisation is not stated"
+                                       : "this kind of router is not built",
+                 .where = {.layer = layer},
+                 .expected = normalises ? "rms_norm_eps in the config" : "another kind",
+                 .got = normalises ? "none" : std::string(name_of(model.config.router)),
+                 .hint = "give expert ids and weights instead"});
   }
   state.shape = shape_of(model.config, experts, top_k);
   check_counts(state.shape, layer);
@@ -193,6 +257,10 @@ Router::Router(const MoeModel& model, int layer, std::uint64_t top_k)
       !experts.mtp && static_cast<std::uint64_t>(layer) < model.config.hash_layers;
   if (by_table) {
     state.table = reader.read_table(state.shape);
+  } else if (normalises) {
+    state.weight =
+        scaled_weight(state.weight, state.weight_type, reader.read_input_scale(state.shape));
+    state.expert_scale = reader.read_expert_scale(state.shape);
   } else if (model.config.router != RouterKind::softmax_topk) {
     state.bias = reader.read_bias(state.shape);
   }
@@ -218,22 +286,24 @@ CallStatus Router::route(const RouteIo& io, std::span<std::byte> workspace) cons
     return CallStatus::bad_argument;
   }
   if (workspace.size() < workspace_size(io.x.rows)) return CallStatus::workspace_too_small;
-  state.kernel->run({.shape = state.shape,
-                     .weight = {.data = state.weight.data(),
-                                .dtype = state.weight_type,
-                                .rows = state.shape.experts,
-                                .cols = state.shape.hidden,
-                                .row_stride = state.shape.hidden},
-                     .bias = state.bias.empty() ? nullptr : state.bias.data(),
-                     .token_table = by_table ? state.table.data() : nullptr,
-                     .tokens = io.x.rows,
-                     .x = io.x,
-                     .token_ids = io.token_ids,
-                     .topk_ids = io.topk_ids,
-                     .topk_weights = io.topk_weights,
-                     .workspace = workspace.data(),
-                     .flags = io.flags,
-                     .threads = state.threads});
+  state.kernel->run(
+      {.shape = state.shape,
+       .weight = {.data = state.weight.data(),
+                  .dtype = state.weight_type,
+                  .rows = state.shape.experts,
+                  .cols = state.shape.hidden,
+                  .row_stride = state.shape.hidden},
+       .bias = state.bias.empty() ? nullptr : state.bias.data(),
+       .expert_scale = state.expert_scale.empty() ? nullptr : state.expert_scale.data(),
+       .token_table = by_table ? state.table.data() : nullptr,
+       .tokens = io.x.rows,
+       .x = io.x,
+       .token_ids = io.token_ids,
+       .topk_ids = io.topk_ids,
+       .topk_weights = io.topk_weights,
+       .workspace = workspace.data(),
+       .flags = io.flags,
+       .threads = state.threads});
   return CallStatus::ok;
 }
 

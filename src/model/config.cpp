@@ -203,6 +203,8 @@ ModelConfig read_config(const Json& json, const Json& quant_config) {
   ModelConfig model;
   model.model_type = model_type;
   model.hidden = config.require(family->hidden, kMaxWidth);
+  const bool own_width = config.find(family->router_hidden) != nullptr;
+  model.router_hidden = own_width ? config.require(family->router_hidden, kMaxWidth) : model.hidden;
   model.inter = config.require(family->inter, kMaxWidth);
   model.experts = config.require(family->experts, kMaxExperts);
   model.top_k = config.require(family->top_k, model.experts);
@@ -215,6 +217,8 @@ ModelConfig read_config(const Json& json, const Json& quant_config) {
   model.activation = family->activation;
   model.activation_limit = config.positive(family->activation_limit);
   model.router = family->router;
+  if (model.router == RouterKind::scaled_softmax)
+    model.norm_eps = config.positive({"rms_norm_eps"});
   model.biases = family->biases;
   model.routed_scaling = config.positive(family->routed_scaling).value_or(1.0);
   model.norm_topk = config.flag(family->norm_topk, family->norm_topk_default);

@@ -33,7 +33,8 @@ struct FamilyKeys {
   Keys norm_topk{};
   Keys expert_groups{};  // empty: no selection by groups
   Keys kept_groups{};
-  bool biases = false;  // of the experts' projections
+  bool biases = false;   // of the experts' projections
+  Keys router_hidden{};  // empty: the experts' width
 };
 
 // The family of a model_type, or nullptr.

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 #include "formats/block_format.hpp"
+#include "model/wildcard.hpp"
 
 namespace moxie {
 
@@ -88,12 +90,17 @@ void apply_quark(const Json& quantization, DeclaredFormat& declared) {
   if (!dtype.empty()) declared.quantization += " " + dtype;
 }
 
-// The algorithm that a MIXED_PRECISION table gives the routed experts of any layer.
+// The algorithm that a MIXED_PRECISION table gives the routed experts: of the first layer that has
+// them in FP4, else of the first.
 std::string experts_algorithm(const Json& quantization) {
+  std::string first;
   for (const JsonMember& layer : child(quantization, "quantized_layers").members()) {
-    if (names_experts(layer.key)) return upper(text_at(layer.value, "quant_algo"));
+    if (!names_experts(layer.key)) continue;
+    std::string algorithm = upper(text_at(layer.value, "quant_algo"));
+    if (algorithm.find("NVFP4") != std::string::npos) return algorithm;
+    if (first.empty()) first = std::move(algorithm);
   }
-  return {};
+  return first;
 }
 
 // What a ModelOpt algorithm name says: NVFP4, W4A16_NVFP4, NVFP4_AWQ, … Weight-only names store no
@@ -104,13 +111,60 @@ void apply_algorithm(const std::string& algorithm, DeclaredFormat& declared) {
   declared.input_scales = algorithm.find("A16") == std::string::npos;
 }
 
+// The quantisation record: the text model's own, else the model's.
+const Json& quantization_of(const Json& config) {
+  const Json& inner = child(child(config, "text_config"), "quantization_config");
+  return inner.is_object() ? inner : child(config, "quantization_config");
+}
+
+std::string expert_dtype_of(const Json& config) {
+  for (const Json* place : {&config, &child(config, "text_config"), &quantization_of(config)}) {
+    if (std::string dtype = text_at(*place, "expert_dtype"); !dtype.empty()) return dtype;
+  }
+  return {};
+}
+
+// Whether a module is the experts of a prefix or lies below them.
+bool is_within(std::string_view module, std::string_view prefix) {
+  return module.starts_with(prefix) &&
+         (module.size() == prefix.size() || module[prefix.size()] == '.');
+}
+
 }  // namespace
+
+DeclaredLayers::DeclaredLayers(const Json& config, const Json& quant_config) {
+  const Json& sidecar = child(quant_config, "quantization");
+  for (const Json* place : {&quantization_of(config), &sidecar}) {
+    for (const std::string_view key : {"ignore", "exclude_modules", "modules_to_not_convert"}) {
+      for (const Json& pattern : child(*place, key).elements())
+        excluded_.push_back(pattern.as_string());
+    }
+    for (const JsonMember& layer : child(*place, "quantized_layers").members()) {
+      if (!names_experts(layer.key)) continue;
+      DeclaredFormat declared;
+      apply_algorithm(upper(text_at(layer.value, "quant_algo")), declared);
+      table_.push_back({.module = layer.key, .format = declared.format});
+    }
+  }
+  if (expert_dtype_of(config) == "fp4") base_ = BlockFormat::mxfp4;
+}
+
+std::optional<BlockFormat> DeclaredLayers::format_of(std::string_view prefix,
+                                                     std::optional<BlockFormat> overall) const {
+  const std::string module(prefix);
+  const std::string below = module + ".0.gate_proj";
+  for (const std::string& pattern : excluded_) {
+    if (matches_wildcard(module, pattern) || matches_wildcard(below, pattern)) return base_;
+  }
+  for (const Entry& entry : table_) {
+    if (is_within(entry.module, prefix)) return entry.format ? entry.format : base_;
+  }
+  return overall;
+}
 
 DeclaredFormat declared_format(const Json& config, const Json& quant_config) {
   DeclaredFormat declared;
-  const Json& text = child(config, "text_config");
-  const Json& inner = child(text, "quantization_config");
-  const Json& quantization = inner.is_object() ? inner : child(config, "quantization_config");
+  const Json& quantization = quantization_of(config);
   const Json& sidecar = child(quant_config, "quantization");
   const std::string method = text_at(quantization, "quant_method");
 
@@ -122,9 +176,7 @@ DeclaredFormat declared_format(const Json& config, const Json& quant_config) {
   for (const Json* place : {&quantization, &sidecar}) {
     if (algorithm.empty()) algorithm = upper(text_at(*place, "quant_algo"));
   }
-  std::string expert_dtype = text_at(config, "expert_dtype");
-  if (expert_dtype.empty()) expert_dtype = text_at(text, "expert_dtype");
-  if (expert_dtype.empty()) expert_dtype = text_at(quantization, "expert_dtype");
+  const std::string expert_dtype = expert_dtype_of(config);
 
   declared.quantization = method.empty() ? (sidecar.is_object() ? "modelopt" : "") : method;
   const auto say = [&](const std::string& part) {

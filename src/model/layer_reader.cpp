@@ -146,7 +146,7 @@ LayerExperts read_layer(const Checkpoint& checkpoint, const ModelConfig& config,
                      .dialect = request.dialect->name,
                      .format = request.dialect->format,
                      .experts = {},
-                     .router = find_router(checkpoint, request.prefix),
+                     .router = find_router(checkpoint, request.prefix, config.router),
                      .problems = {}};
   TensorRequests tensors(checkpoint, request);
   if (stacked) {

@@ -11,6 +11,7 @@
 #include "base/checked.hpp"
 #include "base/parallel.hpp"
 #include "formats/block_format.hpp"
+#include "model/declared_format.hpp"
 #include "model/dense_experts.hpp"
 #include "model/dialects/choice.hpp"
 #include "model/expert_names.hpp"
@@ -64,12 +65,15 @@ class ModelReader {
                .layers = {},
                .dense = {},
                .findings = {}},
-        names_(find_expert_names(checkpoint)) {}
+        names_(find_expert_names(checkpoint)),
+        declared_layers_(checkpoint.config(), checkpoint.quant_config()) {}
 
   MoeModel read() {
     model_.format = model_.config.format;
-    if (model_.checkpoint.files().empty() && model_.checkpoint.findings().empty())
+    if (model_.checkpoint.files().empty() && model_.checkpoint.findings().empty()) {
+      if (config_leaves_all_out()) model_.format.reset();
       return std::move(model_);
+    }
     const ModelConfig& config = model_.config;
     assume_main_dialect();
     std::vector<LayerRequest> requests;
@@ -77,6 +81,8 @@ class ModelReader {
     for (const int layer : config.moe_layers) {
       if (auto request = request_for(layer)) {
         requests.push_back(std::move(*request));
+      } else if (names_.groups.contains(with_layer(main_prefix(), layer))) {
+        unquantised_.push_back(layer);
       } else {
         without_tensors.push_back(layer);
       }
@@ -92,6 +98,8 @@ class ModelReader {
     });
     std::ranges::sort(model_.layers, {}, &LayerExperts::layer);
     note_absent_layers(without_tensors);
+    note_unquantised_layers();
+    compare_layers_with_lists();
     note_unnamed_layers();
     compare_with_config();
     return std::move(model_);
@@ -118,7 +126,9 @@ class ModelReader {
     const auto found = names_.groups.find(prefix);
     DialectChoice choice;
     if (found != names_.groups.end()) {
-      choice = choose_dialect(prefix, found->second, declared());
+      // What the config leaves out is read only where the tensors themselves are FP4.
+      const bool left_out = model_.config.format && !declared_of(prefix);
+      choice = choose_dialect(prefix, found->second, left_out ? DeclaredDialect{} : declared());
       if (choice.dialect == nullptr) {
         foreign_leaves_ = sample(found->second.leaves);
         return std::nullopt;
@@ -242,6 +252,61 @@ class ModelReader {
          .got = std::to_string(model_.config.moe_layers.size() - layers.size())});
   }
 
+  [[nodiscard]] std::optional<BlockFormat> declared_of(std::string_view prefix) const {
+    return declared_layers_.format_of(prefix, model_.config.format);
+  }
+
+  [[nodiscard]] bool config_leaves_all_out() const {
+    return std::ranges::none_of(model_.config.moe_layers, [&](int layer) {
+      return declared_of(with_layer(main_prefix(), layer)).has_value();
+    });
+  }
+
+  // Experts in no FP4 format beside layers that are. A list of the config may say so.
+  void note_unquantised_layers() {
+    if (unquantised_.empty()) return;
+    const auto declared = [&](int layer) {
+      return declared_of(with_layer(main_prefix(), layer)).has_value();
+    };
+    const auto count = static_cast<std::size_t>(std::ranges::count_if(unquantised_, declared));
+    const auto first = std::ranges::find_if(unquantised_, declared);
+    const bool agrees = count == 0;
+    model_.findings.push_back(
+        {.code = agrees ? "MOXIE-M010" : "MOXIE-M003",
+         .severity = agrees ? Severity::note : Severity::warning,
+         .message = agrees ? "experts of " + std::to_string(unquantised_.size()) +
+                                 " layers are in no FP4 format, as the config says"
+                           : "config and tensors disagree on the format of " +
+                                 std::to_string(count) + " layers; the tensors are believed",
+         .where = {.file = model_.checkpoint.path().string(),
+                   .layer = agrees ? unquantised_.front() : *first},
+         .expected = agrees ? std::string() : std::string("experts in FP4"),
+         .got = foreign_leaves_});
+  }
+
+  // Layers whose tensors are not what a list or a table of the config says of them alone.
+  void compare_layers_with_lists() {
+    const std::optional<BlockFormat> overall = model_.config.format;
+    const LayerExperts* first = nullptr;
+    std::size_t count = 0;
+    for (const LayerExperts& layer : model_.layers) {
+      const auto declared = declared_of(layer.prefix);
+      if (layer.mtp || declared == overall || declared == layer.format) continue;
+      if (++count == 1) first = &layer;
+    }
+    if (first == nullptr) return;
+    const auto declared = declared_of(first->prefix);
+    model_.findings.push_back(
+        {.code = "MOXIE-M003",
+         .severity = Severity::warning,
+         .message = "a list of the config and the tensors disagree on the format of " +
+                    std::to_string(count) + " layers; the tensors are believed",
+         .where = {.layer = first->layer},
+         .expected =
+             declared ? std::string(name_of(*declared)) : "experts left out of quantisation",
+         .got = std::string(name_of(first->format))});
+  }
+
   // Layers on disk that the config does not name: not read, so not lost silently.
   void note_unnamed_layers() {
     std::string unnamed;
@@ -266,14 +331,16 @@ class ModelReader {
       if (layer.mtp) continue;
       if (model_.dialect.empty()) {
         model_.dialect = layer.dialect;
-        if (model_.config.format && *model_.config.format != layer.format) {
+        // What a list says of the layer alone has been compared.
+        const auto declared = declared_of(layer.prefix);
+        if (declared && declared == model_.config.format && *declared != layer.format) {
           model_.findings.push_back(
               {.code = "MOXIE-M003",
                .severity = Severity::warning,
                .message = "config and tensors disagree on the format; the tensors are believed",
                .where = {.layer = layer.layer},
-               .expected = std::string(name_of(*model_.config.format)) + " (" +
-                           model_.config.quantization + ")",
+               .expected =
+                   std::string(name_of(*declared)) + " (" + model_.config.quantization + ")",
                .got = std::string(name_of(layer.format))});
         } else if (!may_declare(model_.config.quantization, layer.dialect)) {
           model_.findings.push_back(
@@ -299,6 +366,8 @@ class ModelReader {
 
   MoeModel model_;
   ExpertNames names_;
+  DeclaredLayers declared_layers_;
+  std::vector<int> unquantised_;
   DialectChoice main_choice_;
   std::string foreign_leaves_;
 };

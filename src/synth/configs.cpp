@@ -5,6 +5,7 @@
 #include <string>
 
 #include "moxie/synth.hpp"
+#include "synth/published_configs.hpp"
 
 namespace moxie {
 
@@ -131,17 +132,19 @@ Json config_of(const FamilySizes& model) {
 
 std::vector<std::string_view> synth_models() {
   std::vector<std::string_view> names;
-  names.reserve(kModels.size());
   for (const FamilySizes& model : kModels) names.push_back(model.name);
+  for (const std::string_view name : synth::published_models()) names.push_back(name);
   return names;
 }
 
 Json synth_config(std::string_view model) {
-  std::string known;
   for (const FamilySizes& candidate : kModels) {
     if (candidate.name == model) return config_of(candidate);
-    known += (known.empty() ? "" : ", ") + std::string(candidate.name);
   }
+  if (Json config = synth::published_config(model); !config.is_null()) return config;
+  std::string known;
+  for (const std::string_view name : synth_models())
+    known += (known.empty() ? "" : ", ") + std::string(name);
   throw Error(ErrorCode::usage, {.code = "MOXIE-U003",
                                  .message = "unknown model name",
                                  .expected = "one of " + known,

@@ -8,6 +8,7 @@
 
 #include "base/checked.hpp"
 #include "model/dialects/written_tensors.hpp"
+#include "synth/gpt_oss_names.hpp"
 
 namespace moxie::synth {
 
@@ -29,13 +30,20 @@ Content content_of(WrittenPart part) {
   return Content::input_global;
 }
 
+std::string block_prefix(const Recipe& recipe, std::uint64_t layer) {
+  const BlockNames& names = block_names(recipe.dialect);
+  const std::string_view prefix =
+      recipe.layers_prefix.empty() ? names.prefix : recipe.layers_prefix;
+  return std::string(prefix) + std::to_string(layer) + std::string(names.block);
+}
+
 class LayerBuilder {
  public:
   LayerBuilder(const Recipe& recipe, std::uint64_t layer, std::uint64_t first_number)
       : recipe_(recipe), layer_(layer), number_(first_number) {}
 
   std::vector<Tensor> build() {
-    const std::string gate = block_prefix(recipe_.dialect, layer_) + "gate.";
+    const std::string gate = block_prefix(recipe_, layer_) + "gate.";
     add(gate + "weight", DType::bf16, {recipe_.experts, recipe_.hidden}, Content::router_weight);
     if (layer_ < recipe_.hash_layers) {
       add(gate + "tid2eid", DType::i64, {recipe_.vocab, recipe_.top_k}, Content::token_table);
@@ -58,8 +66,8 @@ class LayerBuilder {
     const std::uint64_t rows = is_down ? recipe_.hidden : recipe_.inter;
     const std::uint64_t cols = is_down ? recipe_.inter : recipe_.hidden;
     const auto leaf = block_names(recipe_.dialect).projections[static_cast<std::size_t>(kind)];
-    const std::string stem = experts_prefix(recipe_.dialect, layer_) + "." +
-                             std::to_string(expert_) + "." + std::string(leaf);
+    const std::string stem =
+        experts_prefix(recipe_, layer_) + "." + std::to_string(expert_) + "." + std::string(leaf);
     if (recipe_.dense) return add_dense(stem, rows, cols);
     for (WrittenTensor& tensor :
          written_projection(recipe_.dialect, recipe_.format, stem, rows, cols, true)) {
@@ -96,8 +104,13 @@ class LayerBuilder {
 
 }  // namespace
 
+std::string experts_prefix(const Recipe& recipe, std::uint64_t layer) {
+  return block_prefix(recipe, layer) + "experts";
+}
+
 std::vector<Tensor> tensors_of_layer(const Recipe& recipe, std::uint64_t layer,
                                      std::uint64_t first_number) {
+  if (recipe.dialect == DialectKind::gpt_oss) return gpt_oss_layer(recipe, layer, first_number);
   return LayerBuilder(recipe, layer, first_number).build();
 }
 

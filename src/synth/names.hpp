@@ -21,7 +21,9 @@ enum class Content : std::uint8_t {
   codes,          // pairs of E2M1 [n, k/2]
   block_scales,   // E8M0 or UE4M3 [n, k/group]
   weight_global,  // f32, multiplier of the weight; compressed-tensors: its reciprocal
-  input_global    // f32, multiplier of the activations; compressed-tensors: its reciprocal
+  input_global,   // f32, multiplier of the activations; compressed-tensors: its reciprocal
+  expert_bias,    // bf16 [experts, n]
+  logit_bias      // bf16 [experts], part of the router's logits
 };
 
 struct Tensor {
@@ -37,5 +39,8 @@ struct Tensor {
 // the running number `first_number`.
 std::vector<Tensor> tensors_of_layer(const Recipe& recipe, std::uint64_t layer,
                                      std::uint64_t first_number);
+
+// "layers.3.ffn.experts"
+std::string experts_prefix(const Recipe& recipe, std::uint64_t layer);
 
 }  // namespace moxie::synth

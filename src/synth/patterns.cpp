@@ -49,7 +49,8 @@ enum class Part : std::uint8_t {
   weight_global = 5,
   input_global = 6,
   dense_weight = 7,
-  tile_scales = 8
+  tile_scales = 8,
+  expert_bias = 9
 };
 
 Stream stream_of(const Recipe& recipe, const Tensor& tensor, Part part) {
@@ -258,6 +259,45 @@ std::uint64_t router_bias_word(const Stream& stream, std::uint64_t i) {
   return bits(0) | bits(1) << 32;
 }
 
+// Deviation 0.29, largest 1: beside products of order one a bias that is lost or doubled shows.
+std::uint64_t random_bias_word(const Stream& stream, std::uint64_t i) {
+  std::uint64_t word = 0;
+  for (unsigned element = 0; element < 4; ++element) {
+    const std::uint64_t random = stream.word(2 * i + element / 2) >> (32 * (element % 2));
+    const int sum = centred_sum(static_cast<std::uint32_t>(random));
+    word |= std::uint64_t{encode_bf16(static_cast<float>(sum) * 0x1p-9F)} << (16 * element);
+  }
+  return word;
+}
+
+void fill_expert_bias(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
+                      std::span<std::byte> out) {
+  // Four elements, each a function of its position.
+  const auto fill_elements = [&](const auto& value_at) {
+    fill_words(begin, out, [&](std::uint64_t i) {
+      std::uint64_t word = 0;
+      for (unsigned element = 0; element < 4; ++element)
+        word |= std::uint64_t{encode_bf16(value_at(4 * i + element))} << (16 * element);
+      return word;
+    });
+  };
+  switch (recipe.pattern) {
+    case Pattern::normal:
+    case Pattern::outliers: {
+      const Stream stream = stream_of(recipe, tensor, Part::expert_bias);
+      return fill_words(begin, out, [&](std::uint64_t i) { return random_bias_word(stream, i); });
+    }
+    case Pattern::monotonic:
+      // As scales count, around zero: -7/8 to 7/8 in steps of 1/64.
+      return fill_elements([&](std::uint64_t position) {
+        const auto step = static_cast<int>((31 * position + tensor.number) % 113);
+        return static_cast<float>(step - 56) / 64.0F;
+      });
+    case Pattern::constant:
+      return fill_elements([](std::uint64_t) { return 1.0F; });
+  }
+}
+
 // The ids of one token are an arithmetic progression modulo `experts` that is too short to meet
 // itself: all distinct.
 std::uint64_t token_table_word(const Recipe& recipe, const Stream& stream, std::uint64_t i) {
@@ -294,6 +334,12 @@ void fill(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
     case Content::router_bias: {
       const Stream stream = stream_of(recipe, tensor, Part::router_bias);
       return fill_words(begin, out, [&](std::uint64_t i) { return router_bias_word(stream, i); });
+    }
+    case Content::expert_bias:
+      return fill_expert_bias(recipe, tensor, begin, out);
+    case Content::logit_bias: {
+      const Stream stream = stream_of(recipe, tensor, Part::router_bias);
+      return fill_words(begin, out, [&](std::uint64_t i) { return random_bias_word(stream, i); });
     }
     case Content::token_table: {
       const Stream stream = stream_of(recipe, tensor, Part::token_table);

@@ -49,10 +49,16 @@ std::uint64_t number_at(const Json& object, std::string_view key) {
   return value != nullptr ? value->as_unsigned() : 0;
 }
 
-void require_dense(const SynthOptions& options) {
+constexpr std::string_view kGptOss = "gpt_oss";
+
+void require_dense(const SynthOptions& options, std::string_view model_type) {
   const bool known = options.dense == DenseFormat::bf16 || options.dense == DenseFormat::fp8_block;
   if (!known) {
     refuse_config("the format can not be synthesised", "bf16 or fp8",
+                  std::string(name_of(*options.dense)));
+  }
+  if (model_type == kGptOss) {
+    refuse_config("the model's experts are stacked, which is written in MXFP4 alone", "mxfp4",
                   std::string(name_of(*options.dense)));
   }
   if (options.dialect) {
@@ -61,21 +67,40 @@ void require_dense(const SynthOptions& options) {
   }
 }
 
+std::uint64_t experts_of(const Json& text, std::string_view model_type) {
+  if (model_type == kGptOss) return number_at(text, "num_local_experts");
+  return std::max(number_at(text, "n_routed_experts"), number_at(text, "num_experts"));
+}
+
+// What published names have before the layer number, where it is not the dialect's own.
+std::string_view layers_prefix_of(DialectKind dialect, std::string_view model_type) {
+  if (dialect == DialectKind::deepseek) return {};
+  if (model_type == "kimi_k25") return "language_model.model.layers.";
+  if (model_type == "qwen3_5_moe") return "model.language_model.layers.";
+  return {};
+}
+
 DialectKind choose_dialect(const SynthOptions& options, const std::string& model_type,
                            const Json* quantization) {
-  const bool is_v4 = model_type == "deepseek_v4";
+  const bool is_v4 = model_type.starts_with("deepseek_v4");
+  const bool is_gpt_oss = model_type == kGptOss;
   const std::string got = "model_type " + (model_type.empty() ? "absent" : model_type);
   if (options.dialect) {
-    if (*options.dialect == DialectKind::deepseek && !is_v4) {
-      refuse_config("the deepseek dialect belongs to another model family",
-                    "model_type deepseek_v4", got, "use --dialect modelopt --format nvfp4");
+    const bool of_v4 = *options.dialect == DialectKind::deepseek;
+    const bool of_gpt_oss = *options.dialect == DialectKind::gpt_oss;
+    if ((of_v4 && !is_v4) || (of_gpt_oss && !is_gpt_oss)) {
+      refuse_config("the " + std::string(name_of(*options.dialect)) +
+                        " dialect belongs to another model family",
+                    of_v4 ? "model_type deepseek_v4" : "model_type gpt_oss", got,
+                    is_gpt_oss ? "use --dialect gpt-oss" : "use --dialect modelopt --format nvfp4");
     }
-    if (is_stacked(*options.dialect)) {
-      refuse_config("the dialect can not be synthesised", "a dialect with tensors per expert",
-                    std::string(name_of(*options.dialect)));
+    if (is_gpt_oss && !of_gpt_oss) {
+      refuse_config("the model's experts have biases, which are written in its own dialect alone",
+                    "--dialect gpt-oss", std::string(name_of(*options.dialect)));
     }
     return *options.dialect;
   }
+  if (is_gpt_oss) return DialectKind::gpt_oss;
   if (is_v4) return DialectKind::deepseek;
   if (options.dense) return DialectKind::modelopt;  // for its names
   const std::string method =
@@ -84,14 +109,15 @@ DialectKind choose_dialect(const SynthOptions& options, const std::string& model
   if (method == "compressed-tensors") return DialectKind::compressed_tensors;
   if (method == "quark") return DialectKind::quark;
   refuse_config("the model has no dialect of its own that can be written",
-                "model_type deepseek_v4, or quant_method modelopt, compressed-tensors or quark",
+                "model_type deepseek_v4 or gpt_oss, or quant_method modelopt, compressed-tensors "
+                "or quark",
                 got, "use --dialect modelopt --format nvfp4");
 }
 
 // The one format that a dialect has; nullopt when it has both.
 std::optional<BlockFormat> only_format(DialectKind dialect) {
   if (dialect == DialectKind::modelopt) return BlockFormat::nvfp4;
-  if (dialect == DialectKind::quark) return BlockFormat::mxfp4;
+  if (dialect == DialectKind::quark || dialect == DialectKind::gpt_oss) return BlockFormat::mxfp4;
   return std::nullopt;
 }
 
@@ -103,7 +129,8 @@ BlockFormat choose_format(const SynthOptions& options, DialectKind dialect,
       const std::string with = std::string(name_of(dialect)) + " with ";
       refuse_config("the dialect does not go with the format", with + std::string(name_of(*only)),
                     with + std::string(name_of(*options.format)),
-                    "use --format " + std::string(name_of(*only)) + ", or another --dialect");
+                    "use --format " + std::string(name_of(*only)) +
+                        (dialect == DialectKind::gpt_oss ? "" : ", or another --dialect"));
     }
     return *options.format;
   }
@@ -116,21 +143,23 @@ BlockFormat choose_format(const SynthOptions& options, DialectKind dialect,
 }
 
 // The keys that sizes are read from; all of them must be positive numbers.
-void require_keys(const Json& config, bool needs_vocab) {
+void require_keys(const Json& config, const std::string& model_type, bool needs_vocab) {
   std::string missing;
   const auto need = [&](std::string_view key, bool present) {
     if (!present) missing += (missing.empty() ? "" : ", ") + std::string(key);
   };
   for (const std::string_view key :
-       {"hidden_size", "moe_intermediate_size", "num_hidden_layers", "num_experts_per_tok"}) {
+       {std::string_view("hidden_size"), inter_key(model_type),
+        std::string_view("num_hidden_layers"), std::string_view("num_experts_per_tok")}) {
     need(key, number_at(config, key) > 0);
   }
-  need("n_routed_experts (or num_experts)",
-       number_at(config, "n_routed_experts") > 0 || number_at(config, "num_experts") > 0);
+  need(model_type == kGptOss ? "num_local_experts" : "n_routed_experts (or num_experts)",
+       experts_of(config, model_type) > 0);
   need("vocab_size", !needs_vocab || number_at(config, "vocab_size") > 0);
   if (!missing.empty()) {
     refuse_config("the config lacks what a checkpoint is made from",
-                  "positive whole numbers at its top level", "none for " + missing);
+                  "positive whole numbers, at its top level or in text_config",
+                  "none for " + missing);
   }
   if (text_at(config, "mlp_hidden_act") == "relu2") {
     refuse_config("experts without a gate projection can not be written", "gated experts",
@@ -160,23 +189,33 @@ std::uint64_t checked_width(std::string_view axis, std::uint64_t width, const Re
 
 }  // namespace
 
+const Json& text_config_of(const Json& config) {
+  const Json* text = config.find("text_config");
+  return text != nullptr && text->is_object() ? *text : config;
+}
+
+std::string_view inter_key(std::string_view model_type) {
+  return model_type == kGptOss ? "intermediate_size" : "moe_intermediate_size";
+}
+
 Recipe make_recipe(const SynthOptions& options) {
-  const Json& config = options.config;
-  const Json* quantization = config.find("quantization_config");
-  const std::string model_type = text_at(config, "model_type");
+  const Json& config = text_config_of(options.config);
+  const Json* quantization = options.config.find("quantization_config");
+  const std::string model_type = text_at(options.config, "model_type");
 
   Recipe recipe;
-  if (options.dense) require_dense(options);
+  if (options.dense) require_dense(options, model_type);
   recipe.dense = options.dense;
+  recipe.model_type = model_type;
   recipe.dialect = choose_dialect(options, model_type, quantization);
   recipe.format = choose_format(options, recipe.dialect, quantization);
+  recipe.layers_prefix = layers_prefix_of(recipe.dialect, model_type);
   recipe.pattern = options.pattern;
   recipe.seed = options.seed;
   const std::uint64_t hash_layers = number_at(config, "num_hash_layers");
-  require_keys(config, hash_layers > 0);
+  require_keys(config, model_type, hash_layers > 0);
 
-  const std::uint64_t config_experts =
-      std::max(number_at(config, "n_routed_experts"), number_at(config, "num_experts"));
+  const std::uint64_t config_experts = experts_of(config, model_type);
   recipe.layers = checked_count("layers", options.num_layers.value_or(1), kMaxLayers);
   recipe.experts = checked_count(
       "experts", options.experts.value_or(std::min<std::uint64_t>(16, config_experts)),
@@ -184,14 +223,14 @@ Recipe make_recipe(const SynthOptions& options) {
   recipe.hidden =
       checked_width("hidden", options.hidden.value_or(number_at(config, "hidden_size")), recipe);
   recipe.inter = checked_width(
-      "moe_inter", options.inter.value_or(number_at(config, "moe_intermediate_size")), recipe);
+      "moe_inter", options.inter.value_or(number_at(config, inter_key(model_type))), recipe);
   recipe.top_k = std::min(number_at(config, "num_experts_per_tok"), recipe.experts);
   recipe.hash_layers = std::min(hash_layers, recipe.layers);
   if (recipe.hash_layers > 0) {
     recipe.vocab = checked_count("vocab", number_at(config, "vocab_size"), std::uint64_t{1} << 32);
   }
   recipe.correction_bias =
-      model_type == "deepseek_v4" || text_at(config, "topk_method") == "noaux_tc";
+      model_type.starts_with("deepseek_v4") || text_at(config, "topk_method") == "noaux_tc";
   return recipe;
 }
 

@@ -4,12 +4,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "moxie/synth.hpp"
 
 namespace moxie::synth {
 
 struct Recipe {
+  std::string model_type;          // of the whole model
+  std::string_view layers_prefix;  // before the layer number; empty: the dialect's own
   DialectKind dialect = DialectKind::deepseek;
   BlockFormat format = BlockFormat::mxfp4;
   std::optional<DenseFormat> dense;  // instead of `format`; the dialect is then one of names only
@@ -24,6 +28,12 @@ struct Recipe {
   std::uint64_t vocab = 0;        // rows of a token table; 0 without hash layers
   bool correction_bias = false;   // layers routed by score have a selection bias
 };
+
+// The text model's part of a config: `text_config` where there is one.
+const Json& text_config_of(const Json& config);
+
+// The family's key for the width of an expert.
+std::string_view inter_key(std::string_view model_type);
 
 // Errors: Error(unsupported) MOXIE-P010 when the config is of no model that can be written, or the
 // dialect does not go with the format; Error(usage) MOXIE-U003 for a size that is out of range.

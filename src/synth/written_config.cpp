@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "model/dialects/written_quantization.hpp"
-#include "model/dialects/written_tensors.hpp"
+#include "synth/excluded_modules.hpp"
+#include "synth/names.hpp"
 
 namespace moxie::synth {
 
@@ -29,6 +30,16 @@ void fit_compress_ratios(Json& config, const Recipe& recipe) {
     fitted.push_back(ratios->elements()[layer % period]);
   }
   config.set("compress_ratios", std::move(fitted));
+}
+
+// One kind of attention per written layer; a longer stack repeats the model's.
+void fit_layer_types(Json& config, const Recipe& recipe) {
+  const Json* kinds = config.find("layer_types");
+  if (kinds == nullptr || kinds->elements().empty()) return;
+  Json fitted = Json::array();
+  for (std::uint64_t layer = 0; layer < recipe.layers; ++layer)
+    fitted.push_back(kinds->elements()[layer % kinds->elements().size()]);
+  config.set("layer_types", std::move(fitted));
 }
 
 // Every written layer has experts, whatever the model's first layers are.
@@ -77,25 +88,46 @@ WrittenQuantization quantization(const Recipe& recipe) {
                               .prefixes = {},
                               .ignored = {}};
   for (std::uint64_t layer = 0; layer < recipe.layers; ++layer)
-    written.prefixes.push_back(experts_prefix(recipe.dialect, layer));
+    written.prefixes.push_back(experts_prefix(recipe, layer));
+  if (recipe.dialect == DialectKind::modelopt) {
+    const Json excluded = excluded_modules(recipe);
+    for (const Json& module : excluded.elements()) written.ignored.push_back(module.as_string());
+  }
   return written;
+}
+
+// What concerns the layers, in the text model's part of the config.
+Json written_text_config(const Json& source, const Recipe& recipe) {
+  Json config = source;
+  fit_compress_ratios(config, recipe);
+  fit_layer_types(config, recipe);
+  mark_all_layers_sparse(config);
+  fit_expert_groups(config, recipe);
+  config.set("hidden_size", recipe.hidden)
+      .set(inter_key(recipe.model_type), recipe.inter)
+      .set("num_hidden_layers", recipe.layers)
+      .set("num_experts_per_tok", recipe.top_k);
+  set_if_present(config, "n_routed_experts", recipe.experts);
+  set_if_present(config, "num_experts", recipe.experts);
+  set_if_present(config, "num_local_experts", recipe.experts);
+  set_if_present(config, "experts_per_token", recipe.top_k);
+  set_if_present(config, "num_hash_layers", recipe.hash_layers);
+  set_if_present(config, "num_nextn_predict_layers", 0);
+  return config;
+}
+
+bool declares_fp4_experts(const Json& config) {
+  const Json* quantization = config.find("quantization_config");
+  return quantization != nullptr && quantization->find("expert_dtype") != nullptr;
 }
 
 }  // namespace
 
 Json written_config(const Json& source, const Recipe& recipe) {
-  Json config = source;
-  fit_compress_ratios(config, recipe);
-  mark_all_layers_sparse(config);
-  fit_expert_groups(config, recipe);
-  config.set("hidden_size", recipe.hidden)
-      .set("moe_intermediate_size", recipe.inter)
-      .set("num_hidden_layers", recipe.layers)
-      .set("num_experts_per_tok", recipe.top_k);
-  set_if_present(config, "n_routed_experts", recipe.experts);
-  set_if_present(config, "num_experts", recipe.experts);
-  set_if_present(config, "num_hash_layers", recipe.hash_layers);
-  set_if_present(config, "num_nextn_predict_layers", 0);
+  const Json& source_text = text_config_of(source);
+  Json text = written_text_config(source_text, recipe);
+  Json config = &source_text == &source ? std::move(text) : source;
+  if (&source_text != &source) config.set("text_config", std::move(text));
   if (recipe.dense) {
     config.erase("expert_dtype");
     config.erase("quantization_config");
@@ -103,7 +135,8 @@ Json written_config(const Json& source, const Recipe& recipe) {
       config.set("quantization_config", fp8_quantization());
     return config;
   }
-  if (recipe.dialect == DialectKind::deepseek) config.set("expert_dtype", "fp4");
+  if (recipe.dialect == DialectKind::deepseek && !declares_fp4_experts(source))
+    config.set("expert_dtype", "fp4");
   const Json* declared = source.find("quantization_config");
   config.set("quantization_config",
              quantization_of(quantization(recipe), declared != nullptr ? *declared : Json()));

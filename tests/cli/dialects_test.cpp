@@ -2,6 +2,8 @@
 // Whole folders of every dialect and format through the verbs, from synth to a checked run.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <string>
 
 #include "cli/command.hpp"
@@ -16,26 +18,36 @@ using test::has;
 using test::Words;
 
 struct Written {
+  const char* model;
   const char* dialect;  // as synth and, but for DeepSeek's, inspect call it
   const char* format;
   const char* read_as;
 };
 
 constexpr Written kWritten[] = {
-    {"deepseek", "mxfp4", "deepseek-v4"},
-    {"deepseek", "nvfp4", "deepseek-v4-nvfp4"},
-    {"modelopt", "nvfp4", "modelopt"},
-    {"compressed-tensors", "mxfp4", "compressed-tensors"},
-    {"compressed-tensors", "nvfp4", "compressed-tensors"},
-    {"quark", "mxfp4", "quark"},
+    {"tiny", "deepseek", "mxfp4", "deepseek-v4"},
+    {"tiny", "deepseek", "nvfp4", "deepseek-v4-nvfp4"},
+    {"tiny", "modelopt", "nvfp4", "modelopt"},
+    {"tiny", "compressed-tensors", "mxfp4", "compressed-tensors"},
+    {"tiny", "compressed-tensors", "nvfp4", "compressed-tensors"},
+    {"tiny", "quark", "mxfp4", "quark"},
+    {"gpt-oss-20b", "gpt-oss", "mxfp4", "gpt-oss"},
+    {"deepseek-v4.1-flash", "deepseek", "mxfp4", "deepseek-v4"},
+    {"deepseek-v4.1-flash", "deepseek", "nvfp4", "deepseek-v4-nvfp4"},
+    {"kimi-k2", "modelopt", "nvfp4", "modelopt"},
+    {"kimi-k2", "compressed-tensors", "mxfp4", "compressed-tensors"},
+    {"glm-5", "modelopt", "nvfp4", "modelopt"},
+    {"glm-5", "quark", "mxfp4", "quark"},
+    {"qwen3-moe", "modelopt", "nvfp4", "modelopt"},
 };
 
 class DialectFolders : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
 
-  void synth(const std::string& name, const char* dialect, const char* format) const {
-    expect_success({"synth", path(name), "--model", "tiny", "--hidden", "64", "--inter", "96",
+  void synth(const std::string& name, const char* dialect, const char* format,
+             const char* model = "tiny") const {
+    expect_success({"synth", path(name), "--model", model, "--hidden", "64", "--inter", "96",
                     "--experts", "4", "--num-layers", "2", "--seed", "3", "--format", format,
                     "--dialect", dialect, "-q"});
   }
@@ -55,7 +67,7 @@ class Dialects : public DialectFolders, public testing::WithParamInterface<Writt
 
 TEST_P(Dialects, AreInspectedPlannedPackedVerifiedAndRunInBothLayouts) {
   const Written& written = GetParam();
-  synth("model", written.dialect, written.format);
+  synth("model", written.dialect, written.format, written.model);
   const Json inspected = expect_document({"inspect", path("model")});
   EXPECT_EQ(inspected.find("dialect")->as_string(), written.read_as);
   EXPECT_EQ(inspected.find("format")->as_string(), written.format);
@@ -72,8 +84,10 @@ TEST_P(Dialects, AreInspectedPlannedPackedVerifiedAndRunInBothLayouts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Dialects, testing::ValuesIn(kWritten), [](const auto& test) {
-  const std::string dialect = test.param.dialect;
-  return dialect.substr(0, dialect.find('-')) + "_" + test.param.format;
+  std::string name =
+      std::string(test.param.model) + "_" + test.param.dialect + "_" + test.param.format;
+  std::ranges::replace_if(name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
 });
 
 // The same codes, scales and routing under three conventions of MXFP4: one result.
@@ -93,6 +107,62 @@ TEST_F(DialectFolders, R09_ASetOfTheInverseDialectIsNotOneOfTheDirect) {
   synth("direct", "modelopt", "nvfp4");
   expect_success({"pack", path("inverse"), "--out", path("packed"), "--tp", "2", "-q"});
   EXPECT_EQ(test::moxie_says({"verify", path("packed"), "--against", path("direct")}).exit_code, 1);
+}
+
+// Biases, interleaved rows and the router's bias, over every way to cut the layer.
+TEST_F(DialectFolders, GptOssIsOneResultOverRanksAndKernelWidths) {  // pit47, pit77
+  synth("model", "gpt-oss", "mxfp4", "gpt-oss-20b");
+  for (const Words& cut :
+       {Words{"--tp", "1"}, Words{"--tp", "3"}, Words{"--tp", "4", "--kernel-align", "128"},
+        Words{"--tp", "8", "--kernel-align", "128"},
+        Words{"--tp", "3", "--ep", "2", "--kernel-align", "64"}}) {
+    result_of("model", Words{"--routing", "model", "--tokens", "17"} + cut);
+    for (const char* layout : {"logical", "kernel"}) {
+      const std::string packed =
+          path(std::string(layout) + testing::PrintToString(cut.size()) + cut[1] + cut.back());
+      expect_success(Words{"pack", path("model"), "--out", packed, "--layout", layout, "-q"} + cut);
+      expect_success({"verify", packed, "--against", path("model"), "-q"});
+      expect_success({"run", packed, "--check", "--tokens", "17", "-q"});
+    }
+  }
+}
+
+// 2880 is 90 groups: no multiple of 64, and four or eight ranks cut it unevenly.
+TEST_F(DialectFolders, GptOssOf90GroupsRunsOnFourAndEightRanks) {
+  expect_success({"synth", path("model"), "--model", "gpt-oss-120b", "--hidden", "64", "--inter",
+                  "2880", "--experts", "2", "--seed", "4", "-q"});
+  for (const char* tp : {"4", "8"}) {
+    const Words cut = {"--tp", tp, "--kernel-align", "128"};
+    const Json plan = expect_document(Words{"plan", path("model")} + cut);
+    EXPECT_EQ(plan.find("axes")->elements()[0].find("kernel")->as_unsigned(),
+              tp == std::string("4") ? 768U : 384U);
+    const std::string packed = path(std::string("packed-") + tp);
+    expect_success(Words{"pack", path("model"), "--out", packed, "-q"} + cut);
+    expect_success({"verify", packed, "--against", path("model"), "-q"});
+    result_of(std::string("packed-") + tp, {"--tokens", "5"});
+  }
+}
+
+TEST_F(DialectFolders, PairsOfModelAndDialectThatDoNotGoTogetherAreRefused) {
+  struct Pair {
+    const char* model;
+    const char* dialect;
+    const char* format;
+    const char* says;
+  };
+  for (const Pair& pair : {Pair{"gpt-oss-20b", "modelopt", "nvfp4", "biases"},
+                           Pair{"gpt-oss-120b", "quark", "mxfp4", "biases"},
+                           Pair{"gpt-oss-20b", "deepseek", "mxfp4", "another model family"},
+                           Pair{"gpt-oss-20b", "gpt-oss", "nvfp4", "gpt-oss with mxfp4"},
+                           Pair{"tiny", "gpt-oss", "mxfp4", "another model family"},
+                           Pair{"glm-5", "gpt-oss", "mxfp4", "another model family"},
+                           Pair{"kimi-k2", "deepseek", "nvfp4", "another model family"},
+                           Pair{"qwen3-moe", "modelopt", "mxfp4", "--format nvfp4"}}) {
+    const std::string line = expect_refusal(4, "MOXIE-P010",
+                                            {"synth", path("out"), "--model", pair.model,
+                                             "--dialect", pair.dialect, "--format", pair.format});
+    EXPECT_TRUE(has(line, pair.says)) << line;
+  }
 }
 
 TEST_F(DialectFolders, AFormatThatTheDialectLacksIsRefused) {

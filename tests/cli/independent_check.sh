@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # independent_check.sh MOXIE: results of `moxie run` against another implementation, on `tiny` in both formats and both
-# activation formats, with the model's own router on a hash layer and on a scored one, and in every other dialect. A
-# result of other weights fails.
+# activation formats, with the model's own router on a hash layer and on a scored one, in every other dialect, and on
+# gpt-oss with its biases and its router. A result of other weights fails.
 # 77 (skipped) where build/venv is absent.
 set -euo pipefail
 
@@ -44,3 +44,18 @@ for dialect in modelopt/nvfp4 compressed-tensors/nvfp4 compressed-tensors/mxfp4 
   echo "$name, $format"
   "${check[@]}" "$name-$format" result
 done
+for seed in 5 6; do
+  "$moxie" synth "gpt-oss-$seed" --model gpt-oss-20b --experts 6 --hidden 160 --inter 352 --num-layers 2 --seed $seed -q \
+    >/dev/null
+done
+for act in bf16 mxfp8; do
+  for tp in 1 3; do
+    "$moxie" run gpt-oss-5 --layer 1 --routing model --tp $tp --act-format $act --check --output result -q >/dev/null
+    echo "gpt-oss, $act, tp $tp"
+    "${check[@]}" gpt-oss-5 result --layer 1 --routing model --act-format $act --tp $tp
+  done
+done
+if "${check[@]}" gpt-oss-6 result --layer 1 --act-format mxfp8 --tp 3 >/dev/null; then
+  echo "a result of other weights passed"
+  exit 1
+fi

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "cli/run_command.hpp"
+#include "support/tiny_checkpoint.hpp"
 
 namespace moxie {
 namespace {
@@ -97,6 +98,23 @@ TEST_F(RunRefusals, NameWhatNoKernelRunsC01) {
   // A function that clamps, without its limit.
   test::write_tiny(folder_.path() / "unlimited", {});
   expect_refusal(4, "MOXIE-R001", {"run", at("unlimited")});
+}
+
+// The input's rows are the experts'; the router of a latent model reads the model's.
+TEST_F(RunRefusals, SayThatARouterReadsAnotherWidth) {
+  test::TinyOptions options{.dialect = test::TinyDialect::modelopt, .layers = 1, .gated = false};
+  options.config = test::tiny_config(options);
+  options.config->set("moe_latent_size", options.hidden).set("hidden_size", 256);
+  const std::string gate = "model.layers.0.mlp.gate.";
+  options.extra = {{gate + "weight", DType::bf16, {3, 256}, std::string(3 * 256 * 2, '\0')},
+                   {gate + "e_score_correction_bias", DType::f32, {3}, std::string(12, '\0')}};
+  const std::string latent = test::write_tiny(at("latent"), options).string();
+  const std::string line =
+      expect_refusal(4, "MOXIE-R004", {"run", latent, "--tokens", "3", "--routing", "model"});
+  EXPECT_TRUE(test::has(line, "rows of 256 for the router")) << line;
+  EXPECT_TRUE(test::has(line, "rows of 64 for the experts")) << line;
+  EXPECT_TRUE(test::has(line, "--routing file:PATH")) << line;
+  test::expect_success({"run", latent, "--tokens", "3", "--check", "-q"});
 }
 
 TEST_F(RunRefusals, NameTheTensorOfAnInputThatIsWrong) {

@@ -84,10 +84,12 @@ TEST(RouterTensors, TheExpectedNamesFollowFromThePrefixOfTheExperts) {
   const RouterNames native = router_names("layers.7.ffn.experts");
   EXPECT_EQ(native.weight, "layers.7.ffn.gate.weight");
   EXPECT_EQ(native.bias,
-            (Names{"layers.7.ffn.gate.bias", "layers.7.ffn.gate.e_score_correction_bias"}));
+            (Names{"layers.7.ffn.gate.bias", "layers.7.ffn.gate.e_score_correction_bias",
+                   "layers.7.ffn.e_score_correction_bias"}));
   EXPECT_EQ(native.token_table, "layers.7.ffn.gate.tid2eid");
   EXPECT_EQ(router_names("model.layers.7.mlp.experts").bias,
-            Names{"model.layers.7.mlp.gate.e_score_correction_bias"});
+            (Names{"model.layers.7.mlp.gate.e_score_correction_bias",
+                   "model.layers.7.mlp.e_score_correction_bias"}));
 }
 
 TEST(RouterTensors, EveryLayerThatSynthWritesHasTheTensorsThatRouteIt) {
@@ -104,6 +106,21 @@ TEST(RouterTensors, EveryLayerThatSynthWritesHasTheTensorsThatRouteIt) {
       EXPECT_EQ(layer.router.bias != nullptr, layer.layer == 1);
     }
   }
+}
+
+TEST(RouterTensors, SoftmaxKindsHaveARouterInsteadOfAGate) {
+  const RouterNames oss = router_names("model.layers.7.mlp.experts", RouterKind::topk_softmax);
+  EXPECT_EQ(oss.weight, "model.layers.7.mlp.router.weight");
+  EXPECT_EQ(oss.bias, Names{"model.layers.7.mlp.router.bias"});
+  EXPECT_EQ(oss.token_table, "");
+  EXPECT_EQ(router_names("block.7.mlp", RouterKind::topk_softmax).bias,
+            Names{"block.7.mlp.gate.bias"});
+  const RouterNames gemma =
+      router_names("model.language_model.layers.7.experts", RouterKind::scaled_softmax);
+  EXPECT_EQ(gemma.weight, "model.language_model.layers.7.router.proj.weight");
+  EXPECT_EQ(gemma.input_scale, "model.language_model.layers.7.router.scale");
+  EXPECT_EQ(gemma.expert_scale, "model.language_model.layers.7.router.per_expert_scale");
+  EXPECT_TRUE(gemma.bias.empty());
 }
 
 }  // namespace

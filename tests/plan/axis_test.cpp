@@ -45,6 +45,20 @@ Cut cut(std::uint64_t inter, unsigned tp, BlockFormat format, std::uint64_t kern
   return result;
 }
 
+// 20 groups of 32 or 40 of 16 on eight ranks: 96 or 80 rows each, which kernels of 128 pad.
+TEST(PlanAxis, AWidthOf640OnEightRanksIsPaddedToTheKernel) {
+  const Cut mxfp4 = cut(640, 8, kMxfp4, 128);
+  EXPECT_EQ(mxfp4.axis.local, Elems{96});
+  EXPECT_EQ(mxfp4.axis.kernel, Elems{128});
+  EXPECT_EQ(mxfp4.rows, (Numbers{96, 96, 96, 96, 96, 96, 64, 0}));
+  EXPECT_EQ(mxfp4.rows_zero, (Numbers{32, 32, 32, 32, 32, 32, 64, 128}));
+  const Cut nvfp4 = cut(640, 8, kNvfp4, 128);
+  EXPECT_EQ(nvfp4.axis.local, Elems{80});
+  EXPECT_EQ(nvfp4.axis.kernel, Elems{128});
+  EXPECT_EQ(nvfp4.rows, Numbers(8, 80));
+  EXPECT_DOUBLE_EQ(nvfp4.axis.kernel_overhead_pct, 60.0);
+}
+
 TEST(PlanAxis, DeepseekV4FlashOnThreeRanksInMxfp4) {  // pit68
   const Cut c = cut(2048, 3, kMxfp4, 128);
   EXPECT_EQ(c.axis.virtual_global, Elems{2112});

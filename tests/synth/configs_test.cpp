@@ -16,7 +16,7 @@ std::uint64_t number(const Json& config, std::string_view key) {
 }
 
 TEST(SynthConfigs, HaveOneRatioPerLayerAndOneForTheDraftBlock) {
-  for (const std::string_view model : synth_models()) {
+  for (const std::string_view model : {"deepseek-v4-flash", "deepseek-v4-pro", "tiny"}) {
     const Json config = synth_config(model);
     const auto& ratios = config.find("compress_ratios")->elements();
     EXPECT_EQ(ratios.size(), number(config, "num_hidden_layers") + 1) << model;

@@ -177,7 +177,9 @@ Json deepseek_quantization(const Json& source, const WrittenQuantization& writte
   return quantization;
 }
 
-Json gpt_oss_quantization(const WrittenQuantization& written) {
+// As published, where the source says it.
+Json gpt_oss_quantization(const Json& source, const WrittenQuantization& written) {
+  if (source.find("modules_to_not_convert") != nullptr) return source;
   Json quantization;
   quantization.set("modules_to_not_convert", ignored_modules(written)).set("quant_method", "mxfp4");
   return quantization;
@@ -196,7 +198,7 @@ Json quantization_of(const WrittenQuantization& written, const Json& source) {
     case DialectKind::quark:
       return quark_quantization(written);
     case DialectKind::gpt_oss:
-      return gpt_oss_quantization(written);
+      return gpt_oss_quantization(source, written);
   }
   return {};
 }

@@ -38,15 +38,6 @@ const BlockNames& block_names(DialectKind dialect) {
   return dialect == DialectKind::deepseek ? kDeepseek : kOthers;
 }
 
-std::string block_prefix(DialectKind dialect, std::uint64_t layer) {
-  const BlockNames& names = block_names(dialect);
-  return std::string(names.prefix) + std::to_string(layer) + std::string(names.block);
-}
-
-std::string experts_prefix(DialectKind dialect, std::uint64_t layer) {
-  return block_prefix(dialect, layer) + "experts";
-}
-
 bool is_stacked(DialectKind dialect) { return dialect == DialectKind::gpt_oss; }
 
 std::vector<WrittenTensor> written_projection(DialectKind dialect, BlockFormat format,

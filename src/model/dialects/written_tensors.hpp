@@ -35,10 +35,6 @@ struct BlockNames {
 };
 const BlockNames& block_names(DialectKind dialect);
 
-// "layers.3.ffn." and "layers.3.ffn.experts", as models of the dialect name them.
-std::string block_prefix(DialectKind dialect, std::uint64_t layer);
-std::string experts_prefix(DialectKind dialect, std::uint64_t layer);
-
 // Whether the dialect keeps all experts of a layer in one tensor.
 bool is_stacked(DialectKind dialect);
 

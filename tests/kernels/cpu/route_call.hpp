@@ -30,9 +30,10 @@ struct RouteCall {
   RouterShape shape;
   DType weight_type = DType::f32;
   DType x_type = DType::f32;
-  std::vector<float> weight;  // [experts, hidden]; rounded to weight_type
-  std::vector<float> x;       // [tokens, hidden]; rounded to x_type
-  std::vector<float> bias{};  // [experts], or none
+  std::vector<float> weight;          // [experts, hidden]; rounded to weight_type
+  std::vector<float> x;               // [tokens, hidden]; rounded to x_type
+  std::vector<float> bias{};          // [experts], or none
+  std::vector<float> expert_scale{};  // [experts], or none
   std::vector<std::int32_t> table{};
   std::vector<std::int64_t> token_ids{};
   unsigned threads = 1;
@@ -81,18 +82,20 @@ inline Routed run(const RouteCall& call) {
   Routed routed{.ids = std::vector<std::int32_t>(slots + kGuard, kGuardId),
                 .weights = std::vector<float>(slots + kGuard, kGuardWeight),
                 .flags = 0x80000000U};
-  cpu::portable::kRoute.run({.shape = call.shape,
-                             .weight = weight.ref(),
-                             .bias = call.bias.empty() ? nullptr : call.bias.data(),
-                             .token_table = call.table.empty() ? nullptr : call.table.data(),
-                             .tokens = call.tokens(),
-                             .x = x.ref(),
-                             .token_ids = call.token_ids.empty() ? nullptr : call.token_ids.data(),
-                             .topk_ids = routed.ids.data(),
-                             .topk_weights = routed.weights.data(),
-                             .workspace = workspace.data() + 1,
-                             .flags = &routed.flags,
-                             .threads = call.threads});
+  cpu::portable::kRoute.run(
+      {.shape = call.shape,
+       .weight = weight.ref(),
+       .bias = call.bias.empty() ? nullptr : call.bias.data(),
+       .expert_scale = call.expert_scale.empty() ? nullptr : call.expert_scale.data(),
+       .token_table = call.table.empty() ? nullptr : call.table.data(),
+       .tokens = call.tokens(),
+       .x = x.ref(),
+       .token_ids = call.token_ids.empty() ? nullptr : call.token_ids.data(),
+       .topk_ids = routed.ids.data(),
+       .topk_weights = routed.weights.data(),
+       .workspace = workspace.data() + 1,
+       .flags = &routed.flags,
+       .threads = call.threads});
   EXPECT_EQ(std::count(workspace.end() - kGuard, workspace.end(), std::byte{0xA5}), kGuard);
   EXPECT_EQ(std::count(routed.ids.end() - kGuard, routed.ids.end(), kGuardId), kGuard);
   EXPECT_EQ(std::count(routed.weights.end() - kGuard, routed.weights.end(), kGuardWeight), kGuard);

@@ -34,7 +34,7 @@ TEST(Route, TakesTheKindsThatAreBuilt) {
   EXPECT_TRUE(supports(RouterKind::sigmoid));
   EXPECT_TRUE(supports(RouterKind::softmax_topk));
   EXPECT_TRUE(supports(RouterKind::topk_softmax));
-  EXPECT_FALSE(supports(RouterKind::scaled_softmax));
+  EXPECT_TRUE(supports(RouterKind::scaled_softmax));
 }
 
 // pit40. Without the bias in the selection it would be [3, 0], with it in the weights [1.009182,

@@ -7,10 +7,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstring>
 
 #include "base/align.hpp"
 #include "base/checked.hpp"
 #include "base/parallel.hpp"
+#include "formats/bf16.hpp"
 #include "kernels/cpu/portable/route_logits.hpp"
 #include "kernels/cpu/portable/route_select.hpp"
 
@@ -35,6 +38,17 @@ constexpr std::uint64_t kRowAlignment = 64;
 // Logits of one token, which become scores in place, and the scores of its groups.
 std::uint64_t row_floats(const RouterShape& shape) {
   return shape.experts + (shape.expert_groups > 1 ? shape.expert_groups : 0);
+}
+
+float element_of(const std::byte* row, DType dtype, std::uint64_t column) {
+  if (dtype == DType::f32) {
+    float value = 0;
+    std::memcpy(&value, row + column * sizeof value, sizeof value);
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, row + column * sizeof bits, sizeof bits);
+  return decode_bf16(bits);
 }
 
 class Routing {
@@ -94,14 +108,13 @@ class Routing {
   void route_by_score(std::uint64_t token) const {
     if (is_masked(token)) return mask(token, 0);
     float* scores = rows_ + token * row_floats(shape_);
-    for (std::uint64_t expert = 0; expert < shape_.experts; ++expert) {
-      scores[expert] = score(shape_.kind, scores[expert]);
-    }
     // A bias of the logits counts in the weights, a correction bias in the selection alone.
     const bool of_logits = is_softmax(shape_.kind);
-    if (of_logits && args_.bias != nullptr) {
-      for (std::uint64_t expert = 0; expert < shape_.experts; ++expert)
-        scores[expert] += args_.bias[expert];
+    const float* logit_bias = of_logits ? args_.bias : nullptr;
+    const float factor = shape_.kind == RouterKind::scaled_softmax ? inverse_norm(token) : 1.0F;
+    for (std::uint64_t expert = 0; expert < shape_.experts; ++expert) {
+      const float bias = logit_bias == nullptr ? 0.0F : logit_bias[expert];
+      scores[expert] = score(shape_.kind, factor * scores[expert] + bias);
     }
     std::int32_t* ids = args_.topk_ids + token * shape_.top_k;
     float* weights = args_.topk_weights + token * shape_.top_k;
@@ -117,6 +130,9 @@ class Routing {
     } else {
       finish_weights(shape_, weights);
     }
+    if (args_.expert_scale == nullptr) return;
+    for (std::uint64_t choice = 0; choice < shape_.top_k; ++choice)
+      weights[choice] *= args_.expert_scale[ids[choice]];
   }
 
   void route_by_table(std::uint64_t token) const {
@@ -134,6 +150,17 @@ class Routing {
     }
     std::copy_n(chosen, shape_.top_k, args_.topk_ids + token * shape_.top_k);
     finish_weights(shape_, weights);
+  }
+
+  // One over the root of the row's mean square. Doubles hold the square of every fp32.
+  [[nodiscard]] float inverse_norm(std::uint64_t token) const {
+    double sum = 0;
+    for (std::uint64_t h = 0; h < shape_.hidden; ++h) {
+      const auto value = static_cast<double>(element_of(x_row(token), args_.x.dtype, h));
+      sum += value * value;
+    }
+    const double mean = sum / static_cast<double>(shape_.hidden);
+    return static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(shape_.norm_eps)));
   }
 
   [[nodiscard]] bool is_masked(std::uint64_t token) const {
@@ -165,7 +192,7 @@ std::uint64_t workspace_bytes(const RouterShape& shape, std::uint64_t tokens) {
   return aligned.value_or(~std::uint64_t{0});
 }
 
-bool supports(RouterKind kind) { return kind != RouterKind::scaled_softmax; }
+bool supports(RouterKind /*kind*/) { return true; }
 
 }  // namespace
 

@@ -18,7 +18,8 @@ inline float sqrt_softplus(float z) {
 }
 
 constexpr bool is_softmax(RouterKind kind) {
-  return kind == RouterKind::softmax_topk || kind == RouterKind::topk_softmax;
+  return kind == RouterKind::softmax_topk || kind == RouterKind::topk_softmax ||
+         kind == RouterKind::scaled_softmax;
 }
 
 // What experts are selected and weighted by, before the correction bias; a softmax is taken later,
