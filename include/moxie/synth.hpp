@@ -23,7 +23,7 @@ enum class Pattern : std::uint8_t {
 };
 MOXIE_API std::string_view name_of(Pattern pattern);
 
-enum class DialectKind : std::uint8_t { deepseek, modelopt, compressed_tensors, quark };
+enum class DialectKind : std::uint8_t { deepseek, modelopt, compressed_tensors, quark, gguf };
 MOXIE_API std::string_view name_of(DialectKind dialect);
 
 struct SynthOptions {
@@ -37,6 +37,7 @@ struct SynthOptions {
   std::optional<DialectKind> dialect;  // default the model's own
   Pattern pattern = Pattern::normal;
   std::uint64_t seed = 0;
+  std::string name = "model";  // of the one file that the gguf dialect writes
   Progress progress;  // bytes of tensors written
 };
 
@@ -54,7 +55,7 @@ MOXIE_API std::vector<std::string_view> synth_models();
 MOXIE_API Json synth_config(std::string_view model);
 
 // Writes config.json (and hf_quant_config.json for ModelOpt's NVFP4), one shard per layer and their
-// index into `out`, which must not exist or be empty. Byte-identical for the same options on every
+// index into `out`, which must not exist or be empty; in the gguf dialect one file NAME.gguf. Byte-identical for the same options on every
 // machine and for any number of threads. On any error what was written is removed. Errors:
 // Error(unsupported) MOXIE-P010 for a dialect and format that do not go together, or a config that
 // lacks what a checkpoint is made from; Error(usage) MOXIE-U002 for an output that exists,

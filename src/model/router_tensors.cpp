@@ -6,6 +6,12 @@
 namespace moxie {
 
 RouterNames router_names(std::string_view prefix) {
+  if (prefix.starts_with("blk.")) {  // GGUF
+    const std::string stem = std::string(prefix) + ".";
+    return {.weight = stem + "ffn_gate_inp.weight",
+            .bias = {stem + "exp_probs_b.bias"},
+            .token_table = stem + "ffn_gate_tid2eid.weight"};
+  }
   constexpr std::string_view kExperts = ".experts";
   const std::string_view block =
       prefix.ends_with(kExperts) ? prefix.substr(0, prefix.size() - kExperts.size()) : prefix;

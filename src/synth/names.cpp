@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "formats/block_format.hpp"
+#include "synth/gguf_tensors.hpp"
 
 namespace moxie::synth {
 
@@ -110,6 +111,7 @@ std::string experts_prefix(const Recipe& recipe, std::uint64_t layer) {
 
 std::vector<Tensor> tensors_of_layer(const Recipe& recipe, std::uint64_t layer,
                                      std::uint64_t first_number) {
+  if (recipe.dialect == DialectKind::gguf) return gguf_tensors(recipe, layer, first_number);
   return LayerBuilder(recipe, layer, first_number).build();
 }
 

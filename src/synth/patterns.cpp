@@ -9,6 +9,7 @@
 #include "base/random.hpp"
 #include "formats/bf16.hpp"
 #include "synth/code_tables.hpp"
+#include "synth/gguf_tensors.hpp"
 
 namespace moxie::synth {
 
@@ -46,7 +47,8 @@ enum class Part : std::uint8_t {
   router_bias = 3,
   token_table = 4,
   weight_global = 5,
-  input_global = 6
+  input_global = 6,
+  biases = 7
 };
 
 Stream stream_of(const Recipe& recipe, const Tensor& tensor, Part part) {
@@ -201,6 +203,7 @@ std::uint64_t token_table_word(const Recipe& recipe, const Stream& stream, std::
 
 void fill(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
           std::span<std::byte> out) {
+  if (recipe.dialect == DialectKind::gguf && fill_gguf(recipe, tensor, begin, out)) return;
   switch (tensor.content) {
     case Content::codes:
       return fill_codes(recipe, tensor, begin, out);
@@ -224,6 +227,14 @@ void fill(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
       return fill_words(begin, out,
                         [&](std::uint64_t i) { return token_table_word(recipe, stream, i); });
     }
+    case Content::biases: {
+      const Stream stream = stream_of(recipe, tensor, Part::biases);
+      return fill_words(begin, out, [&](std::uint64_t i) { return router_bias_word(stream, i); });
+    }
+    case Content::blocks:
+    case Content::weight_globals:
+    case Content::input_globals:
+      return;  // fill_gguf() has done them
   }
 }
 

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "formats/block_format.hpp"
+#include "model/config_keys.hpp"
 #include "model/declared_format.hpp"
+#include "model/gguf_config.hpp"
 #include "model/limits.hpp"
 
 namespace moxie::synth {
@@ -57,6 +59,10 @@ DialectKind choose_dialect(const SynthOptions& options, const std::string& model
       refuse_config("the deepseek dialect belongs to another model family",
                     "model_type deepseek_v4", got, "use --dialect modelopt --format nvfp4");
     }
+    if (*options.dialect == DialectKind::gguf && gguf_architecture(model_type).empty()) {
+      refuse_config("the model has no architecture in GGUF that is read",
+                    "a model_type that docs/formats.md gives an architecture", got);
+    }
     return *options.dialect;
   }
   if (is_v4) return DialectKind::deepseek;
@@ -90,7 +96,7 @@ BlockFormat choose_format(const SynthOptions& options, DialectKind dialect,
     return *options.format;
   }
   if (only) return *only;
-  if (dialect == DialectKind::compressed_tensors)
+  if (dialect == DialectKind::compressed_tensors || dialect == DialectKind::gguf)
     return declared_format(options.config, {}).format.value_or(BlockFormat::mxfp4);
   const bool requantised =
       quantization != nullptr && text_at(*quantization, "moe_quant_algo") == "NVFP4";
@@ -125,9 +131,12 @@ std::uint64_t checked_count(std::string_view axis, std::uint64_t count, std::uin
   return count;
 }
 
-std::uint64_t checked_width(std::string_view axis, std::uint64_t width, BlockFormat format) {
+// GGUF's NVFP4 has four groups in a block, and rows are whole blocks.
+std::uint64_t checked_width(std::string_view axis, std::uint64_t width, const Recipe& recipe) {
   checked_count(axis, width, kMaxWidth);
-  const std::uint64_t group = scale_group(format);
+  const BlockFormat format = recipe.format;
+  const bool super_blocks = recipe.dialect == DialectKind::gguf && format == BlockFormat::nvfp4;
+  const std::uint64_t group = scale_group(format) * (super_blocks ? 4 : 1);
   if (width % group == 0) return width;
   throw Error(ErrorCode::unsupported,
               {.code = "MOXIE-P003",
@@ -159,11 +168,10 @@ Recipe make_recipe(const SynthOptions& options) {
   recipe.experts = checked_count(
       "experts", options.experts.value_or(std::min<std::uint64_t>(16, config_experts)),
       kMaxWrittenExperts);
-  recipe.hidden = checked_width("hidden", options.hidden.value_or(number_at(config, "hidden_size")),
-                                recipe.format);
-  recipe.inter =
-      checked_width("moe_inter", options.inter.value_or(number_at(config, "moe_intermediate_size")),
-                    recipe.format);
+  recipe.hidden =
+      checked_width("hidden", options.hidden.value_or(number_at(config, "hidden_size")), recipe);
+  recipe.inter = checked_width(
+      "moe_inter", options.inter.value_or(number_at(config, "moe_intermediate_size")), recipe);
   recipe.top_k = std::min(number_at(config, "num_experts_per_tok"), recipe.experts);
   recipe.hash_layers = std::min(hash_layers, recipe.layers);
   if (recipe.hash_layers > 0) {
@@ -171,6 +179,11 @@ Recipe make_recipe(const SynthOptions& options) {
   }
   recipe.correction_bias =
       model_type == "deepseek_v4" || text_at(config, "topk_method") == "noaux_tc";
+  if (const FamilyKeys* family = find_family(model_type);
+      recipe.dialect == DialectKind::gguf && family != nullptr) {
+    recipe.correction_bias |= family->router == RouterKind::sigmoid;
+    recipe.biases = family->biases;
+  }
   return recipe;
 }
 

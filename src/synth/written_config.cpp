@@ -218,6 +218,8 @@ Json quantization_of(const Json& source, const Recipe& recipe) {
       return compressed_tensors_quantization(recipe);
     case DialectKind::quark:
       return quark_quantization();
+    case DialectKind::gguf:
+      break;
   }
   return {};
 }
