@@ -159,7 +159,7 @@ void add_synth_options(CLI::App* verb, SynthArgs& args) {
   add_choice<DialectKind>(verb, "--dialect", args.options.dialect,
                           {DialectKind::deepseek, DialectKind::modelopt,
                            DialectKind::compressed_tensors, DialectKind::quark, DialectKind::gguf},
-                          "names and types of tensors (default the model's own)");
+                          "of the tensors (default the model's own)");
   add_choice<Pattern>(verb, "--pattern", args.options.pattern,
                       {Pattern::normal, Pattern::outliers, Pattern::monotonic, Pattern::constant},
                       "of the weights (default normal)");

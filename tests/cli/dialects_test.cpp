@@ -28,14 +28,18 @@ constexpr Written kWritten[] = {
     {"compressed-tensors", "mxfp4", "compressed-tensors"},
     {"compressed-tensors", "nvfp4", "compressed-tensors"},
     {"quark", "mxfp4", "quark"},
+    {"gguf", "mxfp4", "gguf"},
+    {"gguf", "nvfp4", "gguf"},
 };
 
 class DialectFolders : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
 
-  void synth(const std::string& name, const char* dialect, const char* format) const {
-    expect_success({"synth", path(name), "--model", "tiny", "--hidden", "64", "--inter", "96",
+  // GGUF's NVFP4 has blocks of 64.
+  void synth(const std::string& name, const std::string& dialect, const char* format) const {
+    const char* inter = dialect == "gguf" && format == std::string("nvfp4") ? "192" : "96";
+    expect_success({"synth", path(name), "--model", "tiny", "--hidden", "64", "--inter", inter,
                     "--experts", "4", "--num-layers", "2", "--seed", "3", "--format", format,
                     "--dialect", dialect, "-q"});
   }
@@ -76,10 +80,10 @@ INSTANTIATE_TEST_SUITE_P(All, Dialects, testing::ValuesIn(kWritten), [](const au
   return dialect.substr(0, dialect.find('-')) + "_" + test.param.format;
 });
 
-// The same codes, scales and routing under three conventions of MXFP4: one result.
+// The same codes, scales and routing under four conventions of MXFP4: one result.
 TEST_F(DialectFolders, OfOneModelGiveOneResult) {
   std::string first;
-  for (const char* dialect : {"deepseek", "compressed-tensors", "quark"}) {
+  for (const char* dialect : {"deepseek", "compressed-tensors", "quark", "gguf"}) {
     synth(dialect, dialect, "mxfp4");
     const std::string result = result_of(dialect, {"--routing", "model"});
     if (first.empty()) first = result;
@@ -93,6 +97,44 @@ TEST_F(DialectFolders, R09_ASetOfTheInverseDialectIsNotOneOfTheDirect) {
   synth("direct", "modelopt", "nvfp4");
   expect_success({"pack", path("inverse"), "--out", path("packed"), "--tp", "2", "-q"});
   EXPECT_EQ(test::moxie_says({"verify", path("packed"), "--against", path("direct")}).exit_code, 1);
+}
+
+// The file itself is a model, and the set's config is its metadata: part of the proof.
+TEST_F(DialectFolders, AGgufFileIsAModelAndItsSetHasItsMetadata) {
+  synth("model", "gguf", "mxfp4");
+  const std::string file = path("model") + "/tiny.gguf";
+  EXPECT_TRUE(result_of("model/tiny.gguf") == result_of("model"));
+  expect_success({"pack", file, "--out", path("packed"), "-q"});
+  expect_success({"verify", path("packed"), "--against", file, "-q"});
+  const std::string config = path("packed") + "/config.json";
+  std::string text = test::read_bytes(config);
+  EXPECT_TRUE(has(text, "\"general.architecture\": \"deepseek4\"")) << text;
+  EXPECT_TRUE(has(text, "\"deepseek4.swiglu_clamp_exp\": 10.0")) << text;
+  EXPECT_FALSE(has(test::moxie_says({"run", path("packed")}).err, "MOXIE-K009"));
+  text.replace(text.find("10.0"), 4, "11.0");
+  folder_.write("packed/config.json", text);
+  EXPECT_TRUE(has(test::moxie_says({"run", path("packed")}).err, "MOXIE-K009"));
+  const auto verdict = test::moxie_says({"verify", path("packed"), "--against", file});
+  EXPECT_EQ(verdict.exit_code, 1);
+  EXPECT_TRUE(has(verdict.err, "MOXIE-V002")) << verdict.err;
+}
+
+TEST_F(DialectFolders, ATruncatedGgufFileIsRefused) {
+  synth("model", "gguf", "mxfp4");
+  const std::string bytes = test::read_bytes(path("model") + "/tiny.gguf");
+  folder_.write("cut.gguf", std::string_view(bytes).substr(0, bytes.size() - 64));
+  expect_refusal(3, "MOXIE-C008", {"inspect", path("cut.gguf")});
+}
+
+// Rows are whole blocks of 64.
+TEST_F(DialectFolders, GgufsNvfp4WithHalfASuperBlockIsRefused) {
+  for (const char* axis : {"--hidden", "--inter"}) {
+    const std::string line =
+        expect_refusal(4, "MOXIE-P003",
+                       {"synth", path("out"), "--model", "tiny", "--dialect", "gguf", "--format",
+                        "nvfp4", axis, "96"});
+    EXPECT_TRUE(has(line, "a multiple of 64")) << line;
+  }
 }
 
 TEST_F(DialectFolders, AFormatThatTheDialectLacksIsRefused) {
