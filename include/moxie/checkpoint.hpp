@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint as bytes: memory-mapped safetensors or GGUF files and the directory of their tensors.
+// A checkpoint as bytes: memory-mapped safetensors or GGUF files and the directory of their
+// tensors.
 #pragma once
 
 #include <cstddef>

@@ -136,8 +136,8 @@ std::vector<Attack> attacks() {
        gguf_bytes({}, {gguf_entry("a", {16}, 0, 0), gguf_entry("b", {8}, 0, 32)}, kOne + kOne),
        "MOXIE-C006", "overlaps tensor a"},
       {"the same place",
-       gguf_bytes({}, {gguf_entry("a", {8}, 0, 0), gguf_entry("b", {8}, 0, 0)}, kOne),
-       "MOXIE-C006", "overlaps"},
+       gguf_bytes({}, {gguf_entry("a", {8}, 0, 0), gguf_entry("b", {8}, 0, 0)}, kOne), "MOXIE-C006",
+       "overlaps"},
       {"hole",
        gguf_bytes({}, {gguf_entry("a", {8}, 0, 0), gguf_entry("b", {8}, 0, 64)},
                   kOne + kOne + kOne),
@@ -166,11 +166,10 @@ TEST(GgufAttacks, AreEachRefusedByTheirCode) {
 }
 
 TEST(GgufAttacks, AFileCutOffAnywhereIsRefused) {
-  const std::string file =
-      gguf_bytes({text_pair("general.architecture", "qwen3moe"),
-                  array_pair("t", 8, 2, gguf_text("a") + gguf_text("b"))},
-                 {gguf_entry("a", {64}, 39, 0), gguf_entry("b", {64}, 40, 64)},
-                 std::string(64 + 36, 'x'));
+  const std::string file = gguf_bytes({text_pair("general.architecture", "qwen3moe"),
+                                       array_pair("t", 8, 2, gguf_text("a") + gguf_text("b"))},
+                                      {gguf_entry("a", {64}, 39, 0), gguf_entry("b", {64}, 40, 64)},
+                                      std::string(64 + 36, 'x'));
   EXPECT_EQ(read(file).tensors.size(), 2U);
   for (std::size_t bytes = 0; bytes < file.size(); ++bytes) {
     const Error error = test::refusal_of([&] { read(file.substr(0, bytes)); });
@@ -184,11 +183,10 @@ TEST(GgufAttacks, MutationsAreRefusedOrObeyTheLaws) {
   const std::uint64_t seed = given != nullptr ? std::stoull(given) : std::random_device()();
   SCOPED_TRACE("MOXIE_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
-  const std::string file =
-      gguf_bytes({number_pair("general.alignment", 32), text_pair("a", "text"),
-                  array_pair("t", 8, 2, gguf_text("a") + gguf_text("b"))},
-                 {gguf_entry("a", {64, 2}, 39, 0), gguf_entry("b", {8}, 0, 96)},
-                 std::string(96 + 32, 'x'));
+  const std::string file = gguf_bytes(
+      {number_pair("general.alignment", 32), text_pair("a", "text"),
+       array_pair("t", 8, 2, gguf_text("a") + gguf_text("b"))},
+      {gguf_entry("a", {64, 2}, 39, 0), gguf_entry("b", {8}, 0, 96)}, std::string(96 + 32, 'x'));
   std::size_t refused = 0;
   for (int round = 0; round < 4000; ++round) {
     std::string changed = file;

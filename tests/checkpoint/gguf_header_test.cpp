@@ -31,9 +31,9 @@ GgufHeader read(std::string_view file) {
 }
 
 TEST(GgufHeader, GivesEveryTensorWithItsShapeTurnedAndItsPlaceInTheFile) {
-  const std::string head = gguf_header({}, {gguf_entry("a", {3, 2}, 0, 0),
-                                            gguf_entry("blk.0.x", {64, 5, 2}, 39, 32),
-                                            gguf_entry("s", {}, 30, 384)});
+  const std::string head =
+      gguf_header({}, {gguf_entry("a", {3, 2}, 0, 0), gguf_entry("blk.0.x", {64, 5, 2}, 39, 32),
+                       gguf_entry("s", {}, 30, 384)});
   const std::string file = test::padded(head) + std::string(384 + 2, 'x');
   const GgufHeader got = read(file);
   const std::uint64_t start = test::padded(head).size();
@@ -75,11 +75,11 @@ TEST(GgufHeader, LeavesOutVocabulariesWithoutMakingAnythingOfThem) {
   constexpr std::uint64_t kTokens = 200'000;
   std::string tokens;
   for (std::uint64_t i = 0; i < kTokens; ++i) tokens += test::gguf_text("token");
-  const std::string file = gguf_header(
-      {array_pair("tokenizer.ggml.tokens", 8, kTokens, tokens),
-       array_pair("tokenizer.ggml.scores", 6, kTokens, std::string(4 * kTokens, '\1')),
-       number_pair("after", 7)},
-      {});
+  const std::string file =
+      gguf_header({array_pair("tokenizer.ggml.tokens", 8, kTokens, tokens),
+                   array_pair("tokenizer.ggml.scores", 6, kTokens, std::string(4 * kTokens, '\1')),
+                   number_pair("after", 7)},
+                  {});
   const auto start = std::chrono::steady_clock::now();
   const GgufHeader got = read(file);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -97,19 +97,17 @@ TEST(GgufHeader, KeepsAListOfOneNumberPerLayerAndNoLonger) {
 
 TEST(GgufHeader, TakesVersionTwoAndOtherAlignments) {
   EXPECT_EQ(read(gguf_header({number_pair("a", 1)}, {}, 2)).metadata.members().size(), 1U);
-  const std::string file =
-      gguf_bytes({number_pair("general.alignment", 128)},
-                 {gguf_entry("a", {1}, 24, 0), gguf_entry("b", {1}, 24, 128)},
-                 std::string(129, 'x'), 128);
+  const std::string file = gguf_bytes({number_pair("general.alignment", 128)},
+                                      {gguf_entry("a", {1}, 24, 0), gguf_entry("b", {1}, 24, 128)},
+                                      std::string(129, 'x'), 128);
   const GgufHeader got = read(file);
   EXPECT_EQ(got.tensors[1].offset, got.header_bytes + 128);
 }
 
 TEST(GgufHeader, TakesTensorsInAnyOrderAndPaddingAtTheEndOrNone) {
   for (const std::size_t data : {36U, 64U, 67U}) {
-    const GgufHeader got =
-        read(gguf_bytes({}, {gguf_entry("b", {1}, 0, 32), gguf_entry("a", {8}, 0, 0)},
-                        std::string(data, 'x')));
+    const GgufHeader got = read(gguf_bytes(
+        {}, {gguf_entry("b", {1}, 0, 32), gguf_entry("a", {8}, 0, 0)}, std::string(data, 'x')));
     EXPECT_EQ(got.tensors[0].name, "b") << data;
   }
 }

@@ -129,10 +129,9 @@ TEST_F(DialectFolders, ATruncatedGgufFileIsRefused) {
 // Rows are whole blocks of 64.
 TEST_F(DialectFolders, GgufsNvfp4WithHalfASuperBlockIsRefused) {
   for (const char* axis : {"--hidden", "--inter"}) {
-    const std::string line =
-        expect_refusal(4, "MOXIE-P003",
-                       {"synth", path("out"), "--model", "tiny", "--dialect", "gguf", "--format",
-                        "nvfp4", axis, "96"});
+    const std::string line = expect_refusal(4, "MOXIE-P003",
+                                            {"synth", path("out"), "--model", "tiny", "--dialect",
+                                             "gguf", "--format", "nvfp4", axis, "96"});
     EXPECT_TRUE(has(line, "a multiple of 64")) << line;
   }
 }

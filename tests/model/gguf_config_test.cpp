@@ -61,8 +61,8 @@ TEST(GgufConfig, GptOssHasItsActivationBiasesAndRouter) {
 
 TEST(GgufConfig, TheGatingFunctionOfTheFileDecidesWhereAnArchitectureHasSeveral) {
   EXPECT_EQ(config_of("deepseek2").router, RouterKind::softmax_topk) << "files before the key";
-  const ModelConfig kimi = config_of(
-      "deepseek2", R"("A.expert_gating_func": 2, "A.expert_weights_norm": true,
+  const ModelConfig kimi =
+      config_of("deepseek2", R"("A.expert_gating_func": 2, "A.expert_weights_norm": true,
                       "A.expert_weights_scale": 2.827, "A.expert_group_count": 4,
                       "A.expert_group_used_count": 2)");
   EXPECT_EQ(kimi.router, RouterKind::sigmoid);
@@ -147,7 +147,8 @@ TEST(GgufConfig, WhatIsNotUnderstoodIsRefusedByItsKey) {
 }
 
 TEST(GgufConfig, AnAbsentOrImpossibleSizeIsRefusedByItsKey) {
-  for (const char* leaf : {"block_count", "embedding_length", "expert_count", "expert_used_count"}) {
+  for (const char* leaf :
+       {"block_count", "embedding_length", "expert_count", "expert_used_count"}) {
     const std::string key = "qwen3moe." + std::string(leaf);
     for (const auto& value : {Json(), Json(0), Json(-1), Json("4"), Json(1e300)}) {
       Json json = metadata("qwen3moe");

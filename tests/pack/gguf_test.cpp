@@ -80,8 +80,8 @@ TEST(PackGguf, BytesTakenAsTheyAreStoredAreNotTheCanonicalOnes) {
     // What a byte holds by the published layout, element by element.
     for (std::uint64_t k = 0; k < 2 * code_bytes; ++k) {
       const std::uint64_t in_group = k % group;
-      const auto byte = std::to_integer<unsigned>(
-          swapped[k / group * group / 2 + in_group % (group / 2)]);
+      const auto byte =
+          std::to_integer<unsigned>(swapped[k / group * group / 2 + in_group % (group / 2)]);
       const unsigned code = in_group < group / 2 ? byte & 15U : byte >> 4U;
       const auto pair_byte = std::to_integer<unsigned>(row[k / 2]);
       EXPECT_EQ(k % 2 == 0 ? pair_byte & 15U : pair_byte >> 4U, code) << k;
@@ -95,7 +95,8 @@ TEST(PackGguf, EveryExpertHasItsOwnMultiplier) {
   for (std::uint64_t expert = 0; expert < 3; ++expert) {
     for (const ProjectionKind kind : {ProjectionKind::gate, ProjectionKind::down}) {
       const auto multiplier = [&](const MoeModel& model) {
-        return read_scalar(model.checkpoint, model.require_layer(0).experts[expert][kind].dequant_mul);
+        return read_scalar(model.checkpoint,
+                           model.require_layer(0).experts[expert][kind].dequant_mul);
       };
       EXPECT_EQ(multiplier(pair.gguf), multiplier(pair.other));
       if (expert == 0) continue;

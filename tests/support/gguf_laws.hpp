@@ -34,7 +34,7 @@ inline std::string broken_law(const GgufHeader& header, std::span<const std::byt
     for (const std::uint64_t extent : tensor.shape) elements *= extent;
     if (elements >> 64U != 0) return tensor.name + " has an overflowing shape";
     const bool mxfp4 = tensor.dtype == DType::mxfp4_blocks;
-    const Wide bits = mxfp4                                ? elements / 32 * 17 * 8
+    const Wide bits = mxfp4                                 ? elements / 32 * 17 * 8
                       : tensor.dtype == DType::nvfp4_blocks ? elements / 64 * 36 * 8
                                                             : elements * bits_of(tensor.dtype);
     if (tensor.dtype != DType::other_blocks && bits != Wide{tensor.bytes} * 8)

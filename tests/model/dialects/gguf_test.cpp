@@ -93,7 +93,7 @@ TEST(Gguf, RowsOfAnExpertLieOneAfterAnotherInItsPartOfTheTensor) {
   EXPECT_EQ(scales[1], static_cast<std::byte>((at + 17) % 251));
   std::vector<std::byte> codes(1);
   read_row(model.checkpoint, layer.experts[1].down.codes, 7, 16, codes);  // elements 32, 33
-  const std::uint64_t block = (64 + 7) * 51 + 17;                        // second block of the row
+  const std::uint64_t block = (64 + 7) * 51 + 17;                         // second block of the row
   const unsigned low = (block + 1) % 251 & 15U;
   const unsigned high = (block + 2) % 251 & 15U;
   EXPECT_EQ(codes[0], static_cast<std::byte>(low | high << 4U));
@@ -196,8 +196,8 @@ TEST(Gguf, BiasesOfGptOssAreRequiredAndRead) {
 
 TEST(Gguf, AMultiplierThatIsNoNumberPerExpertIsRefused) {
   for (const Shape& shape : {Shape{1}, Shape{kExperts, 1}, Shape{}}) {
-    const Error error = layer_refusal(
-        {.nvfp4 = true, .more = {{"blk.0.ffn_up_exps.scale", DType::f32, shape}}});
+    const Error error =
+        layer_refusal({.nvfp4 = true, .more = {{"blk.0.ffn_up_exps.scale", DType::f32, shape}}});
     EXPECT_EQ(test::code_of(error), "MOXIE-M005") << to_string(shape);
   }
 }
@@ -219,9 +219,9 @@ TEST(Gguf, Nvfp4WithAWidthThatIsNoMultipleOfItsSuperBlockIsRefused) {
 TEST(Gguf, ExpertsInAnotherBlockTypeAreInNoKnownFormat) {
   const test::TempFolder folder;
   const MoeModel model = model_of(folder, {.edit = [](TensorEntry& entry) {
-                                             entry.dtype = DType::bf16;
-                                             return true;
-                                           }});
+                                    entry.dtype = DType::bf16;
+                                    return true;
+                                  }});
   EXPECT_TRUE(model.layers.empty());
   EXPECT_TRUE(test::has_code(model.findings, "MOXIE-M010")) << text_of(model.findings);
 }
