@@ -26,10 +26,10 @@ std::array<TensorClass, 4> classify(const Checkpoint& checkpoint) {
   };
   for (const TensorInfo& tensor : checkpoint.tensors()) {
     const std::string_view name = tensor.name;
-    const std::size_t kind = has(name, "shared_expert") ? 1
-                             : has(name, ".experts.")   ? 0
-                             : has(name, "attn")        ? 2
-                                                        : 3;
+    const std::size_t kind = has(name, "shared_expert")                      ? 1
+                             : has(name, ".experts.") || has(name, "_exps.") ? 0
+                             : has(name, "attn")                             ? 2
+                                                                             : 3;
     ++classes[kind].tensors;
     classes[kind].bytes += tensor.bytes;
   }

@@ -82,8 +82,9 @@ GivenRouting parse_routing(const std::string& word) {
 const std::vector kFormats = {BlockFormat::mxfp4, BlockFormat::nvfp4};
 
 void add_model(CLI::App* verb, std::filesystem::path& model, const std::string& more = {}) {
-  verb->add_option("MODEL", model,
-                   "folder with config.json, a .json config alone, or a .safetensors file" + more)
+  verb->add_option(
+          "MODEL", model,
+          "folder with config.json, a .json config alone, or a .safetensors or .gguf file" + more)
       ->required();
 }
 
@@ -211,8 +212,8 @@ void add_synth_options(CLI::App* verb, SynthArgs& args) {
   add_choice<DialectKind>(
       verb, "--dialect", args.options.dialect,
       {DialectKind::deepseek, DialectKind::modelopt, DialectKind::compressed_tensors,
-       DialectKind::quark, DialectKind::gpt_oss},
-      "names of tensors (default the model's)");
+       DialectKind::quark, DialectKind::gpt_oss, DialectKind::gguf},
+      "default the model's");
   add_choice<Pattern>(verb, "--pattern", args.options.pattern,
                       {Pattern::normal, Pattern::outliers, Pattern::monotonic, Pattern::constant},
                       "of the weights (default normal)");

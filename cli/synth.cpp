@@ -12,6 +12,7 @@ int run_synth(const SynthArgs& args, const Console& console) {
   SynthOptions options = args.options;
   options.config =
       args.config.empty() ? synth_config(args.model) : open_checkpoint(args.config).config();
+  if (args.config.empty()) options.name = args.model;
   options.progress = console.progress("synth");
   const Stopwatch watch;
   const SynthReport report = synthesise(args.out, options);

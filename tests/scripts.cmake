@@ -14,6 +14,8 @@ moxie_script_test(script.regen_golden tools/in_venv.sh tools/regen_golden.py --c
 if(TARGET moxie_cli)
   moxie_script_test(script.independent_check tests/cli/independent_check.sh $<TARGET_FILE:moxie_cli>)
   moxie_script_test(script.quantized_check tools/in_venv.sh tests/cli/quantized_check.py $<TARGET_FILE:moxie_cli>)
+  moxie_script_test(script.gguf_check tools/in_venv.sh tests/cli/gguf_check.py $<TARGET_FILE:moxie_cli>)
+  set_tests_properties(script.gguf_check PROPERTIES LABELS "script;slow")
   moxie_script_test(script.readme tools/check_readme.py --moxie $<TARGET_FILE:moxie_cli>)
 endif()
 moxie_script_test(script.quantiser_quality tests/quantize/quality.sh $<TARGET_FILE:moxie_quantise_raw>)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint as bytes: memory-mapped safetensors files and the directory of their tensors.
+// A checkpoint as bytes: memory-mapped safetensors or GGUF files and the directory of their
+// tensors.
 #pragma once
 
 #include <cstddef>
@@ -57,10 +58,11 @@ class MOXIE_API Checkpoint {
   // when used.
   void release(std::uint32_t file) const;
 
-  // config.json and hf_quant_config.json; null when absent.
+  // config.json and hf_quant_config.json; null when absent. Of a .gguf the metadata under its own
+  // keys, without arrays of text and long arrays.
   [[nodiscard]] const Json& config() const;
   [[nodiscard]] const Json& quant_config() const;
-  // The files they were read from; empty paths when absent.
+  // The files they were read from; empty paths when absent or, for a .gguf, inside it.
   [[nodiscard]] const std::filesystem::path& config_path() const;
   [[nodiscard]] const std::filesystem::path& quant_config_path() const;
   // Warnings and notes of opening: absent shards, stray files, a wrong total_size.
@@ -71,7 +73,8 @@ class MOXIE_API Checkpoint {
 };
 
 // Opens a folder with config.json (single file, shards with an index, shards without), one
-// .safetensors file, or one config .json alone. Reads headers only. Errors: Error(input) for
+// .safetensors file, one .gguf file or a folder with nothing but that, or one config .json alone.
+// Reads headers only. Errors: Error(input) for
 // anything a strict reader refuses (truncation, overlap, hole, duplicate key or tensor, size
 // mismatch, an index that names a tensor its shard lacks); absent shards are findings, not errors.
 // Error(environment) when the system refuses to map a file.

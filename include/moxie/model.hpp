@@ -20,7 +20,14 @@
 namespace moxie {
 
 // Ways to name, type and describe the tensors of experts that can be written.
-enum class DialectKind : std::uint8_t { deepseek, modelopt, compressed_tensors, quark, gpt_oss };
+enum class DialectKind : std::uint8_t {
+  deepseek,
+  modelopt,
+  compressed_tensors,
+  quark,
+  gpt_oss,
+  gguf
+};
 // "deepseek", "modelopt", "compressed-tensors", "quark", "gpt-oss".
 MOXIE_API std::string_view name_of(DialectKind dialect);
 

@@ -36,7 +36,8 @@ struct SynthOptions {
   std::optional<DenseFormat> dense;  // bf16 or fp8_block instead of an FP4 format, without dialect
   Pattern pattern = Pattern::normal;
   std::uint64_t seed = 0;
-  Progress progress;  // bytes of tensors written
+  std::string name = "model";  // of the one file that the gguf dialect writes
+  Progress progress;           // bytes of tensors written
 };
 
 struct SynthReport {
@@ -54,11 +55,11 @@ MOXIE_API std::vector<std::string_view> synth_models();
 MOXIE_API Json synth_config(std::string_view model);
 
 // Writes config.json (and hf_quant_config.json for ModelOpt's NVFP4), one shard per layer and their
-// index into `out`, which must not exist or be empty. Byte-identical for the same options on every
-// machine and for any number of threads. On any error what was written is removed. Errors:
-// Error(unsupported) MOXIE-P010 for a dialect and format that do not go together, or a config that
-// lacks what a checkpoint is made from; Error(usage) MOXIE-U002 for an output that exists,
-// MOXIE-U003 for a size that is out of range.
+// index into `out`, which must not exist or be empty; in the gguf dialect one file NAME.gguf.
+// Byte-identical for the same options on every machine and for any number of threads. On any error
+// what was written is removed. Errors: Error(unsupported) MOXIE-P010 for a dialect and format that
+// do not go together, or a config that lacks what a checkpoint is made from; Error(usage)
+// MOXIE-U002 for an output that exists, MOXIE-U003 for a size that is out of range.
 MOXIE_API SynthReport synthesise(const std::filesystem::path& out, const SynthOptions& options);
 
 }  // namespace moxie

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens folders and files: parses index and shard headers in parallel, then joins them into one
-// tensor directory.
+// tensor directory. A .gguf is one file with its own config.
 #include "moxie/checkpoint.hpp"
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "base/mapped_file.hpp"
 #include "base/parallel.hpp"
 #include "checkpoint/config_file.hpp"
+#include "checkpoint/gguf_header.hpp"
 #include "checkpoint/name_table.hpp"
 #include "checkpoint/safetensors_header.hpp"
 #include "checkpoint/shard_index.hpp"
@@ -76,13 +77,12 @@ void warn(Checkpoint::State& state, Severity severity, std::string code, std::st
                             .where = {.file = std::move(file), .tensor = std::move(tensor)}});
 }
 
-std::vector<std::string> safetensors_names(const fs::path& folder) {
+std::vector<std::string> names_with(std::string_view extension, const fs::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) {
     std::string name = entry.path().filename().string();
     std::error_code error;
-    if (entry.path().extension() != ".safetensors" || name.starts_with('.') ||
-        entry.is_directory(error))
+    if (entry.path().extension() != extension || name.starts_with('.') || entry.is_directory(error))
       continue;
     names.push_back(std::move(name));
   }
@@ -232,6 +232,33 @@ void open_files(Checkpoint::State& state, const std::vector<fs::path>& paths) {
   join_files(state, paths, std::move(read));
 }
 
+// The metadata is the config.
+void open_gguf(Checkpoint::State& state, const fs::path& path) {
+  std::vector<ReadFile> read(1);
+  read[0].map = MappedFile(path);
+  GgufHeader header = read_gguf_header(read[0].map.bytes(), path.string());
+  read[0].header = {.header_bytes = header.header_bytes, .tensors = std::move(header.tensors)};
+  join_files(state, {path}, std::move(read));
+  state.config = std::move(header.metadata);
+}
+
+// A folder without config and safetensors may hold one .gguf.
+void open_only_gguf(Checkpoint::State& state, const fs::path& folder) {
+  const std::vector<std::string> names = names_with(".gguf", folder);
+  if (names.size() == 1) return open_gguf(state, folder / names.front());
+  if (names.empty()) {
+    refuse({.code = "MOXIE-C001",
+            .message = "folder holds neither config.json nor a .safetensors or .gguf file",
+            .where = {.file = folder.string()}});
+  }
+  refuse({.code = "MOXIE-C001",
+          .message = "folder holds several .gguf files",
+          .where = {.file = folder.string()},
+          .expected = "one",
+          .got = names[0] + ", " + names[1] + (names.size() > 2 ? ", …" : ""),
+          .hint = "name the file"});
+}
+
 // Reads the config and its sidecar where they exist.
 void read_configs(Checkpoint::State& state, const fs::path& config, const fs::path& quant_config) {
   state.config = read_config_file(config);
@@ -242,16 +269,12 @@ void read_configs(Checkpoint::State& state, const fs::path& config, const fs::pa
 
 void open_folder(Checkpoint::State& state, const fs::path& folder) {
   read_configs(state, folder / "config.json", folder / "hf_quant_config.json");
-  const std::vector<std::string> names = safetensors_names(folder);
+  const std::vector<std::string> names = names_with(".safetensors", folder);
   if (fs::exists(folder / kIndexName)) return open_with_index(state, folder, names);
   std::vector<fs::path> paths;
   paths.reserve(names.size());
   for (const std::string& name : names) paths.push_back(folder / name);
-  if (paths.empty() && state.config.is_null()) {
-    refuse({.code = "MOXIE-C001",
-            .message = "folder holds neither config.json nor a .safetensors file",
-            .where = {.file = folder.string()}});
-  }
+  if (paths.empty() && state.config.is_null()) return open_only_gguf(state, folder);
   open_files(state, paths);
 }
 
@@ -276,11 +299,14 @@ void open_path(Checkpoint::State& state, const fs::path& path) {
     read_configs(state, path.parent_path() / "config.json",
                  path.parent_path() / "hf_quant_config.json");
     open_files(state, {path});
+  } else if (path.extension() == ".gguf") {
+    open_gguf(state, path);
   } else {
-    refuse({.code = "MOXIE-C001",
-            .message = "not a checkpoint",
-            .where = {.file = path.string()},
-            .expected = "a folder with config.json, a .json config or a .safetensors file"});
+    refuse(
+        {.code = "MOXIE-C001",
+         .message = "not a checkpoint",
+         .where = {.file = path.string()},
+         .expected = "a folder with config.json, a .json config, a .safetensors or a .gguf file"});
   }
 }
 

@@ -8,9 +8,11 @@
 namespace moxie {
 
 std::uint64_t TensorEntry::bytes() const {
-  std::uint64_t bits = bits_of(dtype);
-  for (const std::uint64_t extent : shape) bits *= extent;
-  return bits / 8;
+  std::uint64_t elems = 1;
+  for (const std::uint64_t extent : shape) elems *= extent;
+  if (dtype == DType::mxfp4_blocks) return elems / 32 * 17;
+  if (dtype == DType::nvfp4_blocks) return elems / 64 * 36;
+  return elems * bits_of(dtype) / 8;
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,

@@ -190,6 +190,8 @@ void check_dialect(const Source& source, const Target& target) {
       break;
     case DialectKind::compressed_tensors:
       break;
+    case DialectKind::gguf:
+      refuse_dialect("a dialect of safetensors", "gguf, which is only read");
   }
   if (source.other_fp8 && target.dialect != DialectKind::deepseek) {
     refuse_dialect("no block-scaled FP8 beside the experts, for which its config has no words",

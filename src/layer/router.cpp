@@ -60,11 +60,17 @@ class RouterReader {
     return scale;
   }
 
+  // Scores of a softmax are selected as they are.
+  [[noreturn]] void refuse_bias() const {
+    refuse("the layer has a bias for its selection that the model's router does not take",
+           place(*layer_.router.bias), "none", layer_.router.bias->name);
+  }
+
   // The table in the kernel's narrower type; `vocab` becomes the number of its rows.
   std::vector<std::int32_t> read_table(RouterShape& shape) const {
     const TensorInfo& tensor = require(layer_.router.token_table, names_.token_table);
     if (shape.vocab == 0 && tensor.shape.size() == 2) shape.vocab = tensor.shape[0];
-    if (shape.vocab == 0) refuse_form(tensor, "I64 [tokens of the vocabulary, top_k]");
+    if (shape.vocab == 0) refuse_form(tensor, "I64 or I32 [tokens of the vocabulary, top_k]");
     if (tensor.shape.size() == 2 && tensor.shape[1] != shape.top_k &&
         shape.top_k != model_.config.top_k) {
       throw Error(ErrorCode::usage,
@@ -74,7 +80,14 @@ class RouterReader {
                    .expected = "top_k " + std::to_string(tensor.shape[1]),
                    .got = std::to_string(shape.top_k)});
     }
-    const auto ids = read_all<std::int64_t>(tensor, DType::i64, {shape.vocab, shape.top_k});
+    const Shape extents{shape.vocab, shape.top_k};
+    std::vector<std::int64_t> ids;
+    if (tensor.dtype == DType::i32) {
+      const auto narrow = read_all<std::int32_t>(tensor, DType::i32, extents);
+      ids.assign(narrow.begin(), narrow.end());
+    } else {
+      ids = read_all<std::int64_t>(tensor, DType::i64, extents);
+    }
     std::vector<std::int32_t> table;
     table.reserve(ids.size());
     for (const std::int64_t id : ids) {
@@ -263,6 +276,8 @@ Router::Router(const MoeModel& model, int layer, std::uint64_t top_k)
     state.expert_scale = reader.read_expert_scale(state.shape);
   } else if (model.config.router != RouterKind::softmax_topk) {
     state.bias = reader.read_bias(state.shape);
+  } else if (experts.router.bias != nullptr) {
+    reader.refuse_bias();
   }
   state.threads = usable_threads();
 }

@@ -5,6 +5,7 @@
 
 #include "model/config_keys.hpp"
 #include "model/declared_format.hpp"
+#include "model/gguf_config.hpp"
 #include "model/limits.hpp"
 #include "moxie/model.hpp"
 
@@ -187,6 +188,7 @@ void read_expert_groups(const TextConfig& config, const FamilyKeys& family, Mode
 
 ModelConfig read_config(const Json& json, const Json& quant_config) {
   if (!json.is_object()) refuse("no config.json", "a config.json beside the tensors", "none");
+  if (is_gguf_config(json)) return read_gguf_config(json);
   const TextConfig config(json);
   const std::string model_type = model_type_of(config);
   const FamilyKeys* family = find_family(model_type);

@@ -151,7 +151,8 @@ LayerExperts read_layer(const Checkpoint& checkpoint, const ModelConfig& config,
   TensorRequests tensors(checkpoint, request);
   if (stacked) {
     layer.experts = read_stacked(config, request, tensors);
-    tensors.report_unknown([&](std::string_view leaf) { return is_stacked_leaf(request, leaf); });
+    tensors.report_unknown(
+        [&](std::string_view leaf) { return is_stacked_leaf(request, config.biases, leaf); });
   } else {
     ExpertReader reader(config, request, tensors);
     for (std::uint64_t expert = 0; expert < request.experts; ++expert)

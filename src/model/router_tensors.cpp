@@ -18,6 +18,13 @@ std::string_view block_of(std::string_view prefix) {
 RouterNames router_names(std::string_view prefix, RouterKind kind) {
   const std::string block(block_of(prefix));
   RouterNames names;
+  if (prefix.starts_with("blk.")) {  // GGUF
+    const bool of_logits = kind == RouterKind::topk_softmax;
+    names.weight = block + ".ffn_gate_inp.weight";
+    names.bias.push_back(block + (of_logits ? ".ffn_gate_inp.bias" : ".exp_probs_b.bias"));
+    names.token_table = block + ".ffn_gate_tid2eid.weight";
+    return names;
+  }
   if (kind == RouterKind::topk_softmax) {
     const bool original = prefix.starts_with("block.");
     const std::string router = block + (original ? ".gate." : ".router.");

@@ -186,10 +186,11 @@ std::vector<ExpertTensors> read_stacked(const ModelConfig& config, const LayerRe
   return StackedReader(config, request, tensors).read();
 }
 
-bool is_stacked_leaf(const LayerRequest& request, std::string_view leaf) {
+bool is_stacked_leaf(const LayerRequest& request, bool biases, std::string_view leaf) {
   const StackedNames& names = *request.dialect->stacked;
   for (const auto* leaves : {&names.codes, &names.block_scales, &names.biases, &names.dequant_muls,
                              &names.act_dequant_muls}) {
+    if (leaves == &names.biases && !biases) continue;
     if (!leaf.empty() && std::ranges::find(*leaves, leaf) != leaves->end()) return true;
   }
   return false;

@@ -14,7 +14,8 @@ namespace moxie {
 std::vector<ExpertTensors> read_stacked(const ModelConfig& config, const LayerRequest& request,
                                         TensorRequests& tensors);
 
-// Whether the request's dialect reads a tensor of this name under the prefix.
-bool is_stacked_leaf(const LayerRequest& request, std::string_view leaf);
+// Whether the request's dialect reads a tensor of this name under the prefix; biases are read only
+// of a model that has them.
+bool is_stacked_leaf(const LayerRequest& request, bool biases, std::string_view leaf);
 
 }  // namespace moxie

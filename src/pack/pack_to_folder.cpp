@@ -16,6 +16,7 @@
 #include "pack/output_folder.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/packed_set.hpp"
+#include "pack/source_config.hpp"
 
 namespace moxie {
 
@@ -78,8 +79,9 @@ class FolderPacker {
     std::error_code ignored;
     fs::remove(options_.out / kProofFile, ignored);  // it spoke of fewer ranks
     folder.write(kPlanFile, document_.dump());
-    copy_config(folder, model_.checkpoint.config_path(), "config.json");
-    copy_config(folder, model_.checkpoint.quant_config_path(), "hf_quant_config.json");
+    for (const std::string_view name : kConfigFiles) {
+      if (const auto text = source_config(model_.checkpoint, name)) folder.write(name, *text);
+    }
     for (std::size_t i = 0; i < staged.size(); ++i)
       folder.commit(*staged[i], rank_folder_name(report_.ranks[i]));
     folder.keep();
@@ -101,11 +103,6 @@ class FolderPacker {
                    std::to_string(plan_.ranks.size()) + " ranks");
       }
     }
-  }
-
-  // Byte by byte, so that the set's config says what the source's does.
-  static void copy_config(OutputFolder& folder, const fs::path& source, std::string_view name) {
-    if (!source.empty()) folder.write(name, read_text_file(source));
   }
 
   // Every layer is checked before a byte is written.

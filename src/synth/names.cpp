@@ -8,6 +8,7 @@
 
 #include "base/checked.hpp"
 #include "model/dialects/written_tensors.hpp"
+#include "synth/gguf_tensors.hpp"
 #include "synth/gpt_oss_names.hpp"
 
 namespace moxie::synth {
@@ -111,6 +112,7 @@ std::string experts_prefix(const Recipe& recipe, std::uint64_t layer) {
 std::vector<Tensor> tensors_of_layer(const Recipe& recipe, std::uint64_t layer,
                                      std::uint64_t first_number) {
   if (recipe.dialect == DialectKind::gpt_oss) return gpt_oss_layer(recipe, layer, first_number);
+  if (recipe.dialect == DialectKind::gguf) return gguf_tensors(recipe, layer, first_number);
   return LayerBuilder(recipe, layer, first_number).build();
 }
 

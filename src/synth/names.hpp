@@ -13,9 +13,9 @@ namespace moxie::synth {
 
 // What the bytes of a tensor mean.
 enum class Content : std::uint8_t {
-  router_weight,  // bf16 [experts, hidden]
+  router_weight,  // bf16 [experts, hidden]; f32 in GGUF
   router_bias,    // f32 [experts]
-  token_table,    // i64 [vocab, top_k], expert ids
+  token_table,    // i64 [vocab, top_k], expert ids; i32 in GGUF
   dense_weight,   // BF16 or E4M3 [n, k]
   tile_scales,    // f32 [ceil(n/128), ceil(k/128)]
   codes,          // pairs of E2M1 [n, k/2]
@@ -23,7 +23,12 @@ enum class Content : std::uint8_t {
   weight_global,  // f32, multiplier of the weight; compressed-tensors: its reciprocal
   input_global,   // f32, multiplier of the activations; compressed-tensors: its reciprocal
   expert_bias,    // bf16 [experts, n]
-  logit_bias      // bf16 [experts], part of the router's logits
+  logit_bias,     // bf16 [experts], part of the router's logits
+  // GGUF's, of all experts one after another:
+  blocks,          // codes and scales [experts, n, k]
+  weight_globals,  // f32 [experts]
+  input_globals,   // f32 [experts]
+  biases           // f32 [experts, n]
 };
 
 struct Tensor {

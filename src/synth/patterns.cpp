@@ -10,6 +10,7 @@
 #include "formats/bf16.hpp"
 #include "formats/e4m3.hpp"
 #include "synth/code_tables.hpp"
+#include "synth/gguf_tensors.hpp"
 
 namespace moxie::synth {
 
@@ -50,7 +51,8 @@ enum class Part : std::uint8_t {
   input_global = 6,
   dense_weight = 7,
   tile_scales = 8,
-  expert_bias = 9
+  expert_bias = 9,
+  biases = 10
 };
 
 Stream stream_of(const Recipe& recipe, const Tensor& tensor, Part part) {
@@ -312,6 +314,7 @@ std::uint64_t token_table_word(const Recipe& recipe, const Stream& stream, std::
 
 void fill(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
           std::span<std::byte> out) {
+  if (recipe.dialect == DialectKind::gguf && fill_gguf(recipe, tensor, begin, out)) return;
   switch (tensor.content) {
     case Content::dense_weight:
       return recipe.dense == DenseFormat::fp8_block ? fill_e4m3(recipe, tensor, begin, out)
@@ -346,6 +349,14 @@ void fill(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
       return fill_words(begin, out,
                         [&](std::uint64_t i) { return token_table_word(recipe, stream, i); });
     }
+    case Content::biases: {
+      const Stream stream = stream_of(recipe, tensor, Part::biases);
+      return fill_words(begin, out, [&](std::uint64_t i) { return router_bias_word(stream, i); });
+    }
+    case Content::blocks:
+    case Content::weight_globals:
+    case Content::input_globals:
+      return;  // fill_gguf() has done them
   }
 }
 

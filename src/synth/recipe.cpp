@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "formats/block_format.hpp"
+#include "model/config_keys.hpp"
 #include "model/declared_format.hpp"
 #include "model/dialects/written_tensors.hpp"
+#include "model/gguf_config.hpp"
 #include "model/limits.hpp"
 
 namespace moxie::synth {
@@ -94,9 +96,13 @@ DialectKind choose_dialect(const SynthOptions& options, const std::string& model
                     of_v4 ? "model_type deepseek_v4" : "model_type gpt_oss", got,
                     is_gpt_oss ? "use --dialect gpt-oss" : "use --dialect modelopt --format nvfp4");
     }
-    if (is_gpt_oss && !of_gpt_oss) {
-      refuse_config("the model's experts have biases, which are written in its own dialect alone",
+    if (is_gpt_oss && !of_gpt_oss && *options.dialect != DialectKind::gguf) {
+      refuse_config("the model's experts have biases, which gpt-oss and gguf alone write",
                     "--dialect gpt-oss", std::string(name_of(*options.dialect)));
+    }
+    if (*options.dialect == DialectKind::gguf && gguf_architecture(model_type).empty()) {
+      refuse_config("the model has no architecture in GGUF that is read",
+                    "a model_type that docs/formats.md gives an architecture", got);
     }
     return *options.dialect;
   }
@@ -135,7 +141,7 @@ BlockFormat choose_format(const SynthOptions& options, DialectKind dialect,
     return *options.format;
   }
   if (only) return *only;
-  if (dialect == DialectKind::compressed_tensors)
+  if (dialect == DialectKind::compressed_tensors || dialect == DialectKind::gguf)
     return declared_format(options.config, {}).format.value_or(BlockFormat::mxfp4);
   const bool requantised =
       quantization != nullptr && text_at(*quantization, "moe_quant_algo") == "NVFP4";
@@ -172,11 +178,13 @@ std::uint64_t checked_count(std::string_view axis, std::uint64_t count, std::uin
   return count;
 }
 
+// GGUF's NVFP4 has four groups in a block, and rows are whole blocks.
 std::uint64_t checked_width(std::string_view axis, std::uint64_t width, const Recipe& recipe) {
   checked_count(axis, width, kMaxWidth);
   if (recipe.dense) return width;
   const BlockFormat format = recipe.format;
-  const std::uint64_t group = scale_group(format);
+  const bool super_blocks = recipe.dialect == DialectKind::gguf && format == BlockFormat::nvfp4;
+  const std::uint64_t group = scale_group(format) * (super_blocks ? 4 : 1);
   if (width % group == 0) return width;
   throw Error(ErrorCode::unsupported,
               {.code = "MOXIE-P003",
@@ -231,6 +239,11 @@ Recipe make_recipe(const SynthOptions& options) {
   }
   recipe.correction_bias =
       model_type.starts_with("deepseek_v4") || text_at(config, "topk_method") == "noaux_tc";
+  if (const FamilyKeys* family = find_family(model_type);
+      recipe.dialect == DialectKind::gguf && family != nullptr) {
+    recipe.correction_bias |= family->router == RouterKind::sigmoid;
+    recipe.biases = family->biases;
+  }
   return recipe;
 }
 

@@ -27,6 +27,7 @@ struct Recipe {
   std::uint64_t hash_layers = 0;  // first layers that are routed by token id
   std::uint64_t vocab = 0;        // rows of a token table; 0 without hash layers
   bool correction_bias = false;   // layers routed by score have a selection bias
+  bool biases = false;            // in GGUF: of every projection, and of the router's logits
 };
 
 // The text model's part of a config: `text_config` where there is one.

@@ -9,6 +9,7 @@
 #include "base/checked.hpp"
 #include "base/errors.hpp"
 #include "base/staged_file.hpp"
+#include "synth/gguf_file.hpp"
 #include "synth/names.hpp"
 #include "synth/recipe.hpp"
 #include "synth/shard.hpp"
@@ -117,6 +118,11 @@ SynthReport synthesise(const std::filesystem::path& out, const SynthOptions& opt
   report_progress(options.progress, 0, total);
 
   StagedFolder folder(folder_path);
+  if (recipe.dialect == DialectKind::gguf) {
+    synth::write_gguf(folder.staging() / (options.name + ".gguf"), recipe, options, total, report);
+    folder.commit();
+    return report;
+  }
   write_json(folder.staging() / "config.json", synth::written_config(options.config, recipe));
   ++report.files;
   if (const Json quant_config = synth::written_quant_config(recipe); !quant_config.is_null()) {

@@ -12,6 +12,7 @@
 #include "base/parallel.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/packed_set.hpp"
+#include "pack/source_config.hpp"
 #include "verify/expert_comparison.hpp"
 #include "verify/file_check.hpp"
 #include "verify/proof.hpp"
@@ -89,8 +90,7 @@ class SetVerifier {
            .expected = set_.plan_hash,
            .got = set_.actual_plan_hash});
     }
-    check_config("config.json", source_->checkpoint.config_path());
-    check_config("hf_quant_config.json", source_->checkpoint.quant_config_path());
+    for (const std::string_view name : kConfigFiles) check_config(name);
     const ModelConfig& config = source_->config;
     const auto number = [](std::uint64_t value) { return std::to_string(value); };
     require_same("model", config.model_type, set_.plan.model);
@@ -109,16 +109,17 @@ class SetVerifier {
   }
 
   // What runs the set takes limits and sizes from its config: it is part of the proof.
-  void check_config(std::string_view name, const fs::path& source) {
+  void check_config(std::string_view name) {
     const fs::path copy = set_.folder / name;
-    if (source.empty() || source == copy) return;
+    const auto text = source_config(source_->checkpoint, name);
+    if (!text || source_->checkpoint.config_path() == set_.folder / kConfigFiles[0]) return;
     if (!fs::is_regular_file(copy)) {
       add({.code = "MOXIE-V004", .message = "config is absent", .where = {.file = copy.string()}});
-    } else if (read_text_file(copy) != read_text_file(source)) {
+    } else if (read_text_file(copy) != *text) {
       add({.code = "MOXIE-V002",
            .message = "config differs from the source's",
            .where = {.file = copy.string()},
-           .expected = "the bytes of " + source.string()});
+           .expected = "the " + std::string(name) + " of " + source_->checkpoint.path().string()});
     }
   }
 

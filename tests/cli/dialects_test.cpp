@@ -31,23 +31,30 @@ constexpr Written kWritten[] = {
     {"tiny", "compressed-tensors", "mxfp4", "compressed-tensors"},
     {"tiny", "compressed-tensors", "nvfp4", "compressed-tensors"},
     {"tiny", "quark", "mxfp4", "quark"},
+    {"tiny", "gguf", "mxfp4", "gguf"},
+    {"tiny", "gguf", "nvfp4", "gguf"},
     {"gpt-oss-20b", "gpt-oss", "mxfp4", "gpt-oss"},
+    {"gpt-oss-20b", "gguf", "mxfp4", "gguf"},
     {"deepseek-v4.1-flash", "deepseek", "mxfp4", "deepseek-v4"},
     {"deepseek-v4.1-flash", "deepseek", "nvfp4", "deepseek-v4-nvfp4"},
     {"kimi-k2", "modelopt", "nvfp4", "modelopt"},
     {"kimi-k2", "compressed-tensors", "mxfp4", "compressed-tensors"},
     {"glm-5", "modelopt", "nvfp4", "modelopt"},
     {"glm-5", "quark", "mxfp4", "quark"},
+    {"glm-5", "gguf", "nvfp4", "gguf"},
     {"qwen3-moe", "modelopt", "nvfp4", "modelopt"},
+    {"qwen3-moe", "gguf", "mxfp4", "gguf"},
 };
 
 class DialectFolders : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
 
-  void synth(const std::string& name, const char* dialect, const char* format,
+  // GGUF's NVFP4 has blocks of 64.
+  void synth(const std::string& name, const std::string& dialect, const char* format,
              const char* model = "tiny") const {
-    expect_success({"synth", path(name), "--model", model, "--hidden", "64", "--inter", "96",
+    const char* inter = dialect == "gguf" && format == std::string("nvfp4") ? "192" : "96";
+    expect_success({"synth", path(name), "--model", model, "--hidden", "64", "--inter", inter,
                     "--experts", "4", "--num-layers", "2", "--seed", "3", "--format", format,
                     "--dialect", dialect, "-q"});
   }
@@ -90,10 +97,10 @@ INSTANTIATE_TEST_SUITE_P(All, Dialects, testing::ValuesIn(kWritten), [](const au
   return name;
 });
 
-// The same codes, scales and routing under three conventions of MXFP4: one result.
+// The same codes, scales and routing under four conventions of MXFP4: one result.
 TEST_F(DialectFolders, OfOneModelGiveOneResult) {
   std::string first;
-  for (const char* dialect : {"deepseek", "compressed-tensors", "quark"}) {
+  for (const char* dialect : {"deepseek", "compressed-tensors", "quark", "gguf"}) {
     synth(dialect, dialect, "mxfp4");
     const std::string result = result_of(dialect, {"--routing", "model"});
     if (first.empty()) first = result;
@@ -162,6 +169,43 @@ TEST_F(DialectFolders, PairsOfModelAndDialectThatDoNotGoTogetherAreRefused) {
                                             {"synth", path("out"), "--model", pair.model,
                                              "--dialect", pair.dialect, "--format", pair.format});
     EXPECT_TRUE(has(line, pair.says)) << line;
+  }
+}
+
+// The file itself is a model, and the set's config is its metadata: part of the proof.
+TEST_F(DialectFolders, AGgufFileIsAModelAndItsSetHasItsMetadata) {
+  synth("model", "gguf", "mxfp4");
+  const std::string file = path("model") + "/tiny.gguf";
+  EXPECT_TRUE(result_of("model/tiny.gguf") == result_of("model"));
+  expect_success({"pack", file, "--out", path("packed"), "-q"});
+  expect_success({"verify", path("packed"), "--against", file, "-q"});
+  const std::string config = path("packed") + "/config.json";
+  std::string text = test::read_bytes(config);
+  EXPECT_TRUE(has(text, "\"general.architecture\": \"deepseek4\"")) << text;
+  EXPECT_TRUE(has(text, "\"deepseek4.swiglu_clamp_exp\": 10.0")) << text;
+  EXPECT_FALSE(has(test::moxie_says({"run", path("packed")}).err, "MOXIE-K009"));
+  text.replace(text.find("10.0"), 4, "11.0");
+  folder_.write("packed/config.json", text);
+  EXPECT_TRUE(has(test::moxie_says({"run", path("packed")}).err, "MOXIE-K009"));
+  const auto verdict = test::moxie_says({"verify", path("packed"), "--against", file});
+  EXPECT_EQ(verdict.exit_code, 1);
+  EXPECT_TRUE(has(verdict.err, "MOXIE-V002")) << verdict.err;
+}
+
+TEST_F(DialectFolders, ATruncatedGgufFileIsRefused) {
+  synth("model", "gguf", "mxfp4");
+  const std::string bytes = test::read_bytes(path("model") + "/tiny.gguf");
+  folder_.write("cut.gguf", std::string_view(bytes).substr(0, bytes.size() - 64));
+  expect_refusal(3, "MOXIE-C008", {"inspect", path("cut.gguf")});
+}
+
+// Rows are whole blocks of 64.
+TEST_F(DialectFolders, GgufsNvfp4WithHalfASuperBlockIsRefused) {
+  for (const char* axis : {"--hidden", "--inter"}) {
+    const std::string line = expect_refusal(4, "MOXIE-P003",
+                                            {"synth", path("out"), "--model", "tiny", "--dialect",
+                                             "gguf", "--format", "nvfp4", axis, "96"});
+    EXPECT_TRUE(has(line, "a multiple of 64")) << line;
   }
 }
 

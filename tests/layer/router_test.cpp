@@ -241,7 +241,7 @@ TEST(Router, NamesTheTensorOfAnotherTypeOrShape) {
   expect_refusal(zeros("layers.1.ffn.gate.bias", DType::f32, {5}), 1);
   expect_refusal(zeros("layers.1.ffn.gate.bias", DType::f32, {1, 4}), 1);
   const std::string table = "layers.0.ffn.gate.tid2eid";
-  expect_refusal(zeros(table, DType::i32, {3, 2}), 0);
+  expect_refusal(zeros(table, DType::u32, {3, 2}), 0);
   expect_refusal(zeros(table, DType::i64, {3, 3}), 0);
   expect_refusal(zeros(table, DType::i64, {4, 2}), 0);  // the vocabulary has three
   expect_refusal(zeros(table, DType::i64, {6}), 0);

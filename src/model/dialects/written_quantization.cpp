@@ -67,6 +67,7 @@ Json ignored_modules(const WrittenQuantization& written) {
     case DialectKind::quark:
       return strings({"lm_head", "*self_attn*", "*mlp.gate", "*mlp.shared_expert*"});
     case DialectKind::gpt_oss:
+    case DialectKind::gguf:
       break;
   }
   return strings(
@@ -199,6 +200,8 @@ Json quantization_of(const WrittenQuantization& written, const Json& source) {
       return quark_quantization(written);
     case DialectKind::gpt_oss:
       return gpt_oss_quantization(source, written);
+    case DialectKind::gguf:
+      break;  // its types say it
   }
   return {};
 }

@@ -30,6 +30,8 @@ std::string_view name_of(DialectKind dialect) {
       return "quark";
     case DialectKind::gpt_oss:
       return "gpt-oss";
+    case DialectKind::gguf:
+      return "gguf";
   }
   return "unknown";
 }
@@ -38,7 +40,9 @@ const BlockNames& block_names(DialectKind dialect) {
   return dialect == DialectKind::deepseek ? kDeepseek : kOthers;
 }
 
-bool is_stacked(DialectKind dialect) { return dialect == DialectKind::gpt_oss; }
+bool is_stacked(DialectKind dialect) {
+  return dialect == DialectKind::gpt_oss || dialect == DialectKind::gguf;
+}
 
 std::vector<WrittenTensor> written_projection(DialectKind dialect, BlockFormat format,
                                               const std::string& stem, std::uint64_t rows,
