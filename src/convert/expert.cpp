@@ -42,6 +42,7 @@ const std::uint8_t* rows_without_gaps(const Checkpoint& checkpoint, const RowsVi
                                       std::vector<std::uint8_t>& owned) {
   const auto* data = reinterpret_cast<const std::uint8_t*>(checkpoint.bytes(*view.tensor).data());
   data += view.offset;
+  MOXIE_CHECK(view.packing == RowPacking::plain, "what is converted is stored row by row");
   if (view.row_stride == view.row_bytes) return data;
   owned.resize(view.rows * view.row_bytes);
   for (std::uint64_t row = 0; row < view.rows; ++row)
@@ -326,6 +327,17 @@ std::vector<std::uint8_t> bytes_of(float value) {
   return {bits.begin(), bits.end()};
 }
 
+// The biases of one projection in their stored type.
+std::vector<std::uint8_t> stored_biases(const Checkpoint& checkpoint, const RowsView& view) {
+  const std::uint64_t width = bits_of(view.tensor->dtype) / 8;
+  const auto stored = checkpoint.bytes(*view.tensor);
+  std::vector<std::uint8_t> biases(view.rows * width);
+  for (std::uint64_t row = 0; row < view.rows; ++row)
+    std::memcpy(biases.data() + row * width, stored.data() + view.offset + row * view.row_stride,
+                width);
+  return biases;
+}
+
 // Rows of `a` and `b` in turn.
 std::vector<std::uint8_t> interleaved(const std::vector<std::uint8_t>& a,
                                       const std::vector<std::uint8_t>& b, std::uint64_t rows) {
@@ -407,6 +419,8 @@ std::vector<Piece> pieces_of(const Source& source, const Target& target, const S
     add(std::move(projection.scales));
     if (projection.global) add(bytes_of(*projection.global));
     if (projection.input) add(bytes_of(*projection.input));
+    if (splits_biases(source, target))
+      add(stored_biases(source.model->checkpoint, layer.fp4->experts[expert][kind].bias));
   }
   return pieces;
 }

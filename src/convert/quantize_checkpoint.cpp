@@ -113,7 +113,9 @@ class CheckpointQuantizer {
         out_(fs::absolute(out).lexically_normal()),
         options_(options),
         source_(find_source(model_)),
-        target_(choose_target(source_, options)) {}
+        target_(choose_target(source_, options)) {
+    if (splits_biases(source_, target_)) replace_biases();
+  }
 
   QuantizeReport quantize() {
     require_free(out_, model_.checkpoint.path());
@@ -145,6 +147,13 @@ class CheckpointQuantizer {
   }
 
  private:
+  void replace_biases() {
+    for (const SourceLayer& layer : source_.layers) {
+      for (const ProjectionKind kind : source_.kinds)
+        source_.replaced.insert(layer.fp4->experts.front()[kind].bias.tensor);
+    }
+  }
+
   [[nodiscard]] bool is_stacked() const {
     return !target_.is_fp8() && target_.dialect == DialectKind::gpt_oss;
   }

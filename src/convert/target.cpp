@@ -111,6 +111,15 @@ void add_replaced(Source& source, const SourceLayer& layer) {
                .hint = "moxie inspect says what the checkpoint holds"});
 }
 
+// A bias of one projection, which stays where it is.
+bool is_own_bias(const Source& source, const SourceLayer& layer, const TensorInfo& tensor) {
+  if (layer.fp4 == nullptr || layer.fp4->stacked) return false;
+  return std::ranges::any_of(layer.fp4->experts, [&](const ExpertTensors& expert) {
+    return std::ranges::any_of(
+        source.kinds, [&](ProjectionKind kind) { return expert[kind].bias.tensor == &tensor; });
+  });
+}
+
 // What lies beside the experts and limits which dialects can describe the whole.
 void look_beside(Source& source) {
   for (const TensorInfo& tensor : source.model->checkpoint.tensors()) {
@@ -135,6 +144,8 @@ void look_beside(Source& source) {
       const std::string_view rest = name.substr(layer.prefix.size());
       if (rest == kGateUpBias || rest == kDownBias) {
         source.has_biases = true;
+      } else if (is_own_bias(source, layer, tensor)) {
+        source.keeps_biases = true;
       } else {
         throw Error(ErrorCode::input, {.code = "MOXIE-M013",
                                        .message = "a tensor among the experts that is not known",
@@ -202,9 +213,11 @@ void check_dialect(const Source& source, const Target& target) {
     refuse_dialect("nothing else in packed FP4, which its config would call unquantised",
                    *source.other_fp4);
   }
-  if (source.has_biases && target.dialect != DialectKind::gpt_oss)
+  if (source.has_biases && target.dialect != DialectKind::gpt_oss && !splits_biases(source, target))
     refuse_dialect("experts without biases", "biases stacked beside the experts",
                    "use --format mxfp4 --dialect gpt-oss");
+  if (source.keeps_biases && is_stacked(target.dialect))
+    refuse_dialect("experts without biases of their own", "a bias beside each projection");
 }
 
 void choose_recipe(Target& target, const std::optional<ConvertRecipe>& given) {
@@ -255,8 +268,20 @@ void choose_recipe(Target& target, const std::optional<ConvertRecipe>& given) {
 
 }  // namespace
 
+bool splits_biases(const Source& source, const Target& target) {
+  return source.has_biases && source.fp4 && !target.is_fp8() && !is_stacked(target.dialect) &&
+         target.dialect != DialectKind::deepseek;
+}
+
 Source find_source(const MoeModel& model) {
   Source source{.model = &model, .kinds = projections_of(model.config)};
+  for (const LayerExperts& layer : model.layers) {
+    if (!layer.prefix.starts_with("blk.") && !layer.prefix.starts_with("block.")) continue;
+    refuse("MOXIE-Q012", "checkpoints with these names are only read",
+           "experts named as for transformers",
+           layer.prefix + " (" + std::string(layer.dialect) + ")",
+           "quantise the safetensors that are published for transformers");
+  }
   for (const Finding& finding : model.checkpoint.findings()) {
     if (finding.code == "MOXIE-C010") throw Error(ErrorCode::input, finding);
   }
@@ -372,6 +397,10 @@ std::vector<TensorEntry> entries_of_expert(const Source& source, const Target& t
          written_projection(target.dialect, target.block_format(), stem, rows, cols,
                             input_scales[static_cast<std::size_t>(kind)]))
       entries.push_back(std::move(tensor.entry));
+    if (splits_biases(source, target)) {
+      const TensorInfo& stacked = *layer.fp4->experts[expert][kind].bias.tensor;
+      entries.push_back({stem + ".bias", stacked.dtype, {rows}});
+    }
   }
   return entries;
 }

@@ -37,9 +37,11 @@ struct Source {
   std::optional<std::string> other_fp4;  // the same for packed pairs
   bool other_is_mtp = false;             // all of them are in multi-token-prediction blocks
   bool has_biases = false;               // stacked biases beside the experts
+  bool keeps_biases = false;             // a bias beside each projection
 };
 
-// Errors: MOXIE-Q008 for experts that are missing or none at all; the layers' own problems.
+// Errors: MOXIE-Q008 for experts that are missing or none at all; MOXIE-Q012 for names that are
+// only read; the layers' own problems.
 Source find_source(const MoeModel& model);
 
 struct Target {
@@ -55,6 +57,9 @@ struct Target {
   }
   [[nodiscard]] bool reciprocal() const { return dialect == DialectKind::compressed_tensors; }
 };
+
+// Whether stacked biases become a tensor per projection, as the weights do.
+bool splits_biases(const Source& source, const Target& target);
 
 // Errors: MOXIE-Q004, Q005, Q006, Q001.
 Target choose_target(const Source& source, const QuantizeOptions& options);

@@ -85,9 +85,11 @@ inline std::vector<double> values_of(const MoeModel& model, const LayerExperts& 
                            ? read_scalar(model.checkpoint, projection.dequant_mul)
                            : 1.0F;
   const auto* codes = reinterpret_cast<const std::uint8_t*>(
-      model.checkpoint.bytes(*projection.codes.tensor).data());
+                          model.checkpoint.bytes(*projection.codes.tensor).data()) +
+                      projection.codes.offset;
   const auto* scales = reinterpret_cast<const std::uint8_t*>(
-      model.checkpoint.bytes(*projection.block_scales.tensor).data());
+                           model.checkpoint.bytes(*projection.block_scales.tensor).data()) +
+                       projection.block_scales.offset;
   std::vector<double> values;
   for (std::uint64_t row = 0; row < projection.codes.rows; ++row) {
     const std::uint8_t* row_codes = codes + row * projection.codes.row_stride;

@@ -313,5 +313,71 @@ TEST(ConvertFp4, EveryDialectBecomesEveryOther) {
   }
 }
 
+// Stacked experts with biases, exactly as a tensor per projection; and on to other dialects.
+TEST(ConvertFp4, GptOssBecomesNvfp4WithTheSameValuesAndBiases) {
+  const TempFolder folder;
+  SynthOptions options{.config = synth_config("gpt-oss-20b")};
+  options.experts = 3;
+  options.hidden = 64;
+  options.inter = 96;
+  options.num_layers = 2;
+  synthesise(folder.path() / "in", options);
+  const Checkpoint in = open_checkpoint(folder.path() / "in");
+  const QuantizeReport report = quantize_checkpoint(
+      in, folder.path() / "modelopt", to(ConvertFormat::nvfp4, DialectKind::modelopt));
+  EXPECT_EQ(report.changed_elems, 0U);
+  const Checkpoint modelopt = open_checkpoint(folder.path() / "modelopt");
+  quantize_checkpoint(modelopt, folder.path() / "inverse",
+                      to(ConvertFormat::nvfp4, DialectKind::compressed_tensors));
+  const Checkpoint inverse = open_checkpoint(folder.path() / "inverse");
+  quantize_checkpoint(in, folder.path() / "quark", to(ConvertFormat::mxfp4, DialectKind::quark));
+  const Checkpoint quark = open_checkpoint(folder.path() / "quark");
+  const MoeModel before = read_model(in);
+  for (const Checkpoint& made : {modelopt, inverse, quark}) {
+    for_each_value(in, made, [](double a, double b) { ASSERT_EQ(a, b); });
+    const MoeModel after = read_model(made);
+    EXPECT_EQ(made.find("model.layers.0.mlp.experts.gate_up_proj_bias"), nullptr);
+    for (const LayerExperts& layer : before.layers) {
+      for (std::uint64_t expert = 0; expert < 3; ++expert) {
+        for (const ProjectionKind kind : projections_of(before.config)) {
+          const RowsView& from = layer.experts[expert][kind].bias;
+          const RowsView& to = after.require_layer(layer.layer).experts[expert][kind].bias;
+          ASSERT_TRUE(to.present());
+          EXPECT_EQ(to.tensor->dtype, DType::bf16);
+          for (std::uint64_t row = 0; row < from.rows; ++row) {
+            std::array<std::byte, 4> a{};
+            std::array<std::byte, 4> b{};
+            read_row(in, from, row, 0, a);
+            read_row(made, to, row, 0, b);
+            ASSERT_EQ(a, b);
+          }
+        }
+      }
+    }
+  }
+  expect_refusal(
+      [&] {
+        quantize_checkpoint(quark, folder.path() / "stacked",
+                            to(ConvertFormat::mxfp4, DialectKind::gpt_oss));
+      },
+      ErrorCode::unsupported, "MOXIE-Q005");
+}
+
+TEST(ConvertFp4, NamesThatAreOnlyReadAreRefused) {
+  const TempFolder folder;
+  SynthOptions options = synth_options();
+  options.config = synth_config("tiny");
+  options.dialect = DialectKind::gguf;
+  options.format = BlockFormat::mxfp4;
+  synthesise(folder.path() / "in", options);
+  expect_refusal(
+      [&] {
+        quantize_checkpoint(open_checkpoint(folder.path() / "in"), folder.path() / "out",
+                            to(ConvertFormat::nvfp4, DialectKind::modelopt));
+      },
+      ErrorCode::unsupported, "MOXIE-Q012");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
+}
+
 }  // namespace
 }  // namespace moxie::test

@@ -13,12 +13,15 @@ constexpr DialectNames nvfp4(std::string_view gate, std::string_view up, std::st
           .block_scales = ".weight_scale",
           .dequant_mul = ".weight_global_scale",
           .act_dequant_mul = ".input_global_scale",
-          .reciprocal = true};
+          .reciprocal = true,
+          .bias = ".bias"};
 }
 
 constexpr DialectNames mxfp4(std::string_view gate, std::string_view up, std::string_view down) {
-  return {
-      .projections = {gate, up, down}, .codes = ".weight_packed", .block_scales = ".weight_scale"};
+  return {.projections = {gate, up, down},
+          .codes = ".weight_packed",
+          .block_scales = ".weight_scale",
+          .bias = ".bias"};
 }
 
 constexpr DialectNames kNvfp4Namings[] = {nvfp4("gate_proj", "up_proj", "down_proj"),
