@@ -21,7 +21,7 @@ struct Verb {
 };
 
 const Words kCommon = {"--json", "-q", "-v", "--color", "--help"};
-const Words kPlanOptions = {"--tp",     "--ep",         "--placement",   "--format",
+const Words kPlanOptions = {"--tp",     "--ep",         "--placement",    "--format",
                             "--target", "--act-format", "--kernel-align", "--certificate"};
 
 std::vector<Verb> verbs() {
