@@ -30,15 +30,15 @@ std::optional<Certificate> apply_certificate(OpenedModel& opened,
 
 std::string certificate_text(const Certificate& certificate) {
   std::vector<std::string> head = {"layer", "format", "groups"};
-  for (std::size_t window = 0; window < kFp8Windows; ++window)
-    head.emplace_back(name_of(static_cast<Fp8Window>(window)));
+  for (std::size_t window = 0; window < kExactWindows; ++window)
+    head.emplace_back(name_of(static_cast<ExactWindow>(window)));
   head.emplace_back("MXFP4 cast");
   Table table(head);
   for (const LayerCertificate& layer : certificate.layers) {
     std::vector<std::string> row = {fmt::to_string(layer.layer), std::string(name_of(layer.format)),
                                     format_count(layer.groups)};
-    for (std::size_t window = 0; window < kFp8Windows; ++window) {
-      const auto granule = layer.granule_for(static_cast<Fp8Window>(window));
+    for (std::size_t window = 0; window < kExactWindows; ++window) {
+      const auto granule = layer.granule_for(static_cast<ExactWindow>(window));
       const std::uint64_t outside = layer.outside[static_cast<std::size_t>(Granule::row)][window];
       row.push_back(granule                    ? std::string(name_of(*granule))
                     : layer.groups == 0        ? "-"

@@ -80,9 +80,9 @@ Json allowed_json(const Certificate& certificate) {
   for (const LayerCertificate& layer : certificate.layers) {
     Json entry;
     entry.set("layer", layer.layer).set("mxfp4_cast", layer.is_cast());
-    for (std::size_t window = 0; window < kFp8Windows; ++window) {
-      const auto granule = layer.granule_for(static_cast<Fp8Window>(window));
-      entry.set(name_of(static_cast<Fp8Window>(window)),
+    for (std::size_t window = 0; window < kExactWindows; ++window) {
+      const auto granule = layer.granule_for(static_cast<ExactWindow>(window));
+      entry.set(name_of(static_cast<ExactWindow>(window)),
                 granule ? Json(name_of(*granule)) : Json());
     }
     layers.push_back(std::move(entry));

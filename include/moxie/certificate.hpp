@@ -22,7 +22,7 @@ namespace moxie {
 inline constexpr std::size_t kGranules = 3;  // row, block, whole
 
 // Scale groups outside the exact windows: [granule][window].
-using WindowCounts = std::array<std::array<std::uint64_t, kFp8Windows>, kGranules>;
+using WindowCounts = std::array<std::array<std::uint64_t, kExactWindows>, kGranules>;
 
 // One projection of one expert that is not exact under every granule and window.
 struct TensorLosses {
@@ -49,7 +49,7 @@ struct LayerCertificate {
   std::uint64_t groups = 0;       // of 32 elements, judged below; without those of scale byte 0x00
   std::uint64_t zero_groups = 0;  // of scale byte 0x00: zeros by convention, 2^-127 to a decoder
   WindowCounts outside{};
-  std::array<std::array<WorstGroup, kFp8Windows>, kGranules> worst{};
+  std::array<std::array<WorstGroup, kExactWindows>, kGranules> worst{};
   std::vector<TensorLosses> tensors;     // by expert and projection
   std::vector<std::uint64_t> not_casts;  // NVFP4 experts with a scale that no MXFP4 scale is
   std::uint64_t blocks = 0;              // NVFP4 block scales
@@ -58,7 +58,7 @@ struct LayerCertificate {
 
   // The coarsest granule under which no group is outside; nullopt when there is none, or an expert
   // is no cast.
-  [[nodiscard]] MOXIE_API std::optional<Granule> granule_for(Fp8Window window) const;
+  [[nodiscard]] MOXIE_API std::optional<Granule> granule_for(ExactWindow window) const;
   [[nodiscard]] bool is_cast() const { return format == BlockFormat::nvfp4 && not_casts.empty(); }
 };
 

@@ -133,22 +133,22 @@ MOXIE_API std::optional<Fp4Matrix> nvfp4_to_mxfp4(const Fp4MatrixRef& matrix);
 MOXIE_API std::optional<Fp4Matrix> fold_dequant_mul(const Fp4MatrixRef& matrix);
 
 // Element types that can hold code * 2^k of every E2M1 code, and for which k.
-enum class Fp8Window : std::uint8_t {
+enum class ExactWindow : std::uint8_t {
   e4m3_normal,  // k = -5..6, normal numbers only
   e4m3_exact,   // k = -8..6, subnormals too
   e5m2_normal,  // k = -13..13
   e5m2_exact,   // k = -15..13
   f16_exact     // k = -23..13: no FP8, and wider than both
 };
-inline constexpr std::size_t kFp8Windows = 5;
+inline constexpr std::size_t kExactWindows = 5;
 // "e4m3_normal", "e4m3_exact", …
-MOXIE_API std::string_view name_of(Fp8Window window);
+MOXIE_API std::string_view name_of(ExactWindow window);
 
 struct ExponentRange {
   int least = 0;
   int most = 0;
 };
-MOXIE_API ExponentRange exponents_of(Fp8Window window);
+MOXIE_API ExponentRange exponents_of(ExactWindow window);
 
 // What shares one power-of-two factor.
 enum class Granule : std::uint8_t {
@@ -174,9 +174,9 @@ struct LosslessReport {
 // Error(input) MOXIE-Q002 for a scale that is NaN.
 MOXIE_API LosslessReport check_lossless(const std::uint8_t* scales,  // E8M0 [rows, groups]
                                         std::uint64_t rows, std::uint64_t groups, Granule granule,
-                                        Fp8Window window);
+                                        ExactWindow window);
 // The same for every window in one pass, by window.
-MOXIE_API std::array<LosslessReport, kFp8Windows> check_lossless(
+MOXIE_API std::array<LosslessReport, kExactWindows> check_lossless(
     const std::uint8_t* scales,  // E8M0 [rows, groups]
     std::uint64_t rows, std::uint64_t groups, Granule granule);
 

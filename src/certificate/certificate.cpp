@@ -7,7 +7,7 @@
 
 namespace moxie {
 
-std::optional<Granule> LayerCertificate::granule_for(Fp8Window window) const {
+std::optional<Granule> LayerCertificate::granule_for(ExactWindow window) const {
   if (!not_casts.empty()) return std::nullopt;
   for (const Granule granule : {Granule::whole, Granule::block, Granule::row}) {
     if (outside[static_cast<std::size_t>(granule)][static_cast<std::size_t>(window)] == 0)

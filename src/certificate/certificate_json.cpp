@@ -17,8 +17,8 @@ Json by_window(const Value& value) {
   Json rows = Json::object();
   for (std::size_t granule = 0; granule < kGranules; ++granule) {
     Json windows = Json::object();
-    for (std::size_t window = 0; window < kFp8Windows; ++window)
-      windows.set(name_of(static_cast<Fp8Window>(window)), value(granule, window));
+    for (std::size_t window = 0; window < kExactWindows; ++window)
+      windows.set(name_of(static_cast<ExactWindow>(window)), value(granule, window));
     rows.set(name_of(static_cast<Granule>(granule)), std::move(windows));
   }
   return rows;
@@ -46,9 +46,10 @@ Json layer_json(const LayerCertificate& layer) {
              return worst_json(layer.worst[granule][window]);
            }));
   Json allows = Json::object();
-  for (std::size_t window = 0; window < kFp8Windows; ++window) {
-    const auto granule = layer.granule_for(static_cast<Fp8Window>(window));
-    allows.set(name_of(static_cast<Fp8Window>(window)), granule ? Json(name_of(*granule)) : Json());
+  for (std::size_t window = 0; window < kExactWindows; ++window) {
+    const auto granule = layer.granule_for(static_cast<ExactWindow>(window));
+    allows.set(name_of(static_cast<ExactWindow>(window)),
+               granule ? Json(name_of(*granule)) : Json());
   }
   json.set("allows", std::move(allows));
   Json tensors = Json::array();
@@ -116,8 +117,8 @@ class Reader {
     const Json& table = field(json, key);
     for (std::size_t granule = 0; granule < kGranules; ++granule) {
       const Json& windows = field(table, name_of(static_cast<Granule>(granule)));
-      for (std::size_t window = 0; window < kFp8Windows; ++window)
-        body(granule, window, windows, name_of(static_cast<Fp8Window>(window)));
+      for (std::size_t window = 0; window < kExactWindows; ++window)
+        body(granule, window, windows, name_of(static_cast<ExactWindow>(window)));
     }
   }
   [[nodiscard]] WindowCounts counts(const Json& json) const {

@@ -27,7 +27,7 @@ struct ProjectionTally {
   std::uint64_t blocks = 0;
   std::uint64_t blocks_not_closed = 0;
   bool is_cast = true;
-  std::array<std::array<LosslessReport, kFp8Windows>, kGranules> windows{};
+  std::array<std::array<LosslessReport, kExactWindows>, kGranules> windows{};
   std::string checksum;
 };
 
@@ -99,7 +99,7 @@ void add(LayerCertificate& sum, std::uint64_t expert, ProjectionKind kind,
   TensorLosses losses{.expert = expert, .projection = kind};
   bool lossy = false;
   for (std::size_t granule = 0; granule < kGranules; ++granule) {
-    for (std::size_t window = 0; window < kFp8Windows; ++window) {
+    for (std::size_t window = 0; window < kExactWindows; ++window) {
       const LosslessReport& report = tally.windows[granule][window];
       sum.outside[granule][window] += report.outside;
       losses.outside[granule][window] = report.outside;

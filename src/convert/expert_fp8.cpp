@@ -41,7 +41,7 @@ std::string place_of(std::uint64_t row, std::uint64_t group) {
 ConvertedProjection exact_fp8(const Fp4MatrixRef& matrix) {
   const std::uint64_t groups = matrix.cols / kGroup;
   const LosslessReport report =
-      check_lossless(matrix.scales, matrix.rows, groups, Granule::block, Fp8Window::e4m3_exact);
+      check_lossless(matrix.scales, matrix.rows, groups, Granule::block, ExactWindow::e4m3_exact);
   if (report.outside > 0) {
     refuse_lossy(place_of(report.worst_row, report.worst_group),
                  std::to_string(report.outside) + " of " + std::to_string(report.groups) +

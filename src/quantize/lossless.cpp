@@ -123,31 +123,31 @@ void add_region(const Scales& scales, const Region& region, int width, LosslessR
   });
 }
 
-int width_of(Fp8Window window) {
+int width_of(ExactWindow window) {
   const ExponentRange range = exponents_of(window);
   return range.most - range.least + 1;
 }
 
 }  // namespace
 
-ExponentRange exponents_of(Fp8Window window) {
+ExponentRange exponents_of(ExactWindow window) {
   switch (window) {
-    case Fp8Window::e4m3_normal:
+    case ExactWindow::e4m3_normal:
       return {-5, 6};
-    case Fp8Window::e4m3_exact:
+    case ExactWindow::e4m3_exact:
       return {-8, 6};
-    case Fp8Window::e5m2_normal:
+    case ExactWindow::e5m2_normal:
       return {-13, 13};
-    case Fp8Window::e5m2_exact:
+    case ExactWindow::e5m2_exact:
       return {-15, 13};
-    case Fp8Window::f16_exact:
+    case ExactWindow::f16_exact:
       break;
   }
   return {-23, 13};
 }
 
-std::string_view name_of(Fp8Window window) {
-  constexpr std::array<std::string_view, kFp8Windows> kNames = {
+std::string_view name_of(ExactWindow window) {
+  constexpr std::array<std::string_view, kExactWindows> kNames = {
       "e4m3_normal", "e4m3_exact", "e5m2_normal", "e5m2_exact", "f16_exact"};
   return kNames[static_cast<std::size_t>(window)];
 }
@@ -156,23 +156,23 @@ std::string_view name_of(Granule granule) {
   return granule == Granule::row ? "row" : granule == Granule::block ? "block" : "expert";
 }
 
-std::array<LosslessReport, kFp8Windows> check_lossless(const std::uint8_t* scales,
-                                                       std::uint64_t rows, std::uint64_t groups,
-                                                       Granule granule) {
+std::array<LosslessReport, kExactWindows> check_lossless(const std::uint8_t* scales,
+                                                         std::uint64_t rows, std::uint64_t groups,
+                                                         Granule granule) {
   const std::uint64_t row_step = granule == Granule::row     ? 1
                                  : granule == Granule::block ? kBlockRows
                                                              : rows;
   const std::uint64_t group_step = granule == Granule::block ? kBlockGroups : groups;
-  std::array<LosslessReport, kFp8Windows> reports;
+  std::array<LosslessReport, kExactWindows> reports;
   for (std::uint64_t row = 0; row < rows; row += row_step) {
     for (std::uint64_t group = 0; group < groups; group += group_step) {
       const Region region{row, std::min(row + row_step, rows), group,
                           std::min(group + group_step, groups)};
       const Span span = span_of(scales, groups, region);
       const int width = span.most - span.least + 1;
-      for (std::size_t window = 0; window < kFp8Windows; ++window) {
+      for (std::size_t window = 0; window < kExactWindows; ++window) {
         LosslessReport& report = reports[window];
-        const int room = width_of(static_cast<Fp8Window>(window));
+        const int room = width_of(static_cast<ExactWindow>(window));
         if (span.most != kE8m0NanCode && width <= room) {
           report.groups += span.groups;
         } else {
@@ -185,7 +185,7 @@ std::array<LosslessReport, kFp8Windows> check_lossless(const std::uint8_t* scale
 }
 
 LosslessReport check_lossless(const std::uint8_t* scales, std::uint64_t rows, std::uint64_t groups,
-                              Granule granule, Fp8Window window) {
+                              Granule granule, ExactWindow window) {
   return check_lossless(scales, rows, groups, granule)[static_cast<std::size_t>(window)];
 }
 

@@ -34,7 +34,7 @@ TinyOptions random_mxfp4(unsigned seed) {
 }
 
 // The least number of groups outside, over all factors; `scales` of one granule.
-std::uint64_t least_outside(const std::vector<int>& scales, Fp8Window window) {
+std::uint64_t least_outside(const std::vector<int>& scales, ExactWindow window) {
   const ExponentRange range = exponents_of(window);
   std::uint64_t least = scales.size();
   for (int factor = -300; factor <= 300; ++factor) {
@@ -69,19 +69,19 @@ TEST(Certificate, CountsGroupsOutsideTheWindowsOfEveryTensorAndOfTheLayer) {
         read_row(model->checkpoint, view, row, 0, bytes);
         std::vector<int> of_row;
         for (const std::byte byte : bytes) of_row.push_back(std::to_integer<int>(byte));
-        for (std::size_t window = 0; window < kFp8Windows; ++window)
-          outside[0][window] += least_outside(of_row, static_cast<Fp8Window>(window));
+        for (std::size_t window = 0; window < kExactWindows; ++window)
+          outside[0][window] += least_outside(of_row, static_cast<ExactWindow>(window));
         all.insert(all.end(), of_row.begin(), of_row.end());
       }
-      for (std::size_t window = 0; window < kFp8Windows; ++window) {
+      for (std::size_t window = 0; window < kExactWindows; ++window) {
         // At most 96 rows and 3 groups: one block is the whole matrix.
         outside[1][window] = outside[2][window] =
-            least_outside(all, static_cast<Fp8Window>(window));
+            least_outside(all, static_cast<ExactWindow>(window));
       }
       for (const int scale : all) ++(scale == 0 ? zeros : groups);
       bool is_lossy = false;
       for (std::size_t granule = 0; granule < kGranules; ++granule) {
-        for (std::size_t window = 0; window < kFp8Windows; ++window) {
+        for (std::size_t window = 0; window < kExactWindows; ++window) {
           expected[granule][window] += outside[granule][window];
           is_lossy = is_lossy || outside[granule][window] > 0;
         }
@@ -113,10 +113,10 @@ TEST(Certificate, AllowsTheCoarsestGranuleUnderWhichNothingIsOutside) {
   });
   const TinyModel model(options);
   const LayerCertificate layer = certify(*model).layers.at(0);
-  EXPECT_EQ(layer.granule_for(Fp8Window::e4m3_normal), Granule::row);
-  EXPECT_EQ(layer.granule_for(Fp8Window::e4m3_exact), Granule::row);
-  EXPECT_EQ(layer.granule_for(Fp8Window::e5m2_normal), Granule::whole);
-  EXPECT_EQ(layer.granule_for(Fp8Window::f16_exact), Granule::whole);
+  EXPECT_EQ(layer.granule_for(ExactWindow::e4m3_normal), Granule::row);
+  EXPECT_EQ(layer.granule_for(ExactWindow::e4m3_exact), Granule::row);
+  EXPECT_EQ(layer.granule_for(ExactWindow::e5m2_normal), Granule::whole);
+  EXPECT_EQ(layer.granule_for(ExactWindow::f16_exact), Granule::whole);
   const WorstGroup& worst = layer.worst[2][0];
   EXPECT_EQ(worst.distance, 21 - 12);
   EXPECT_EQ(worst.expert, 0U);
@@ -134,7 +134,8 @@ TEST(Certificate, NamesTheExpertOfTheWorstGroup) {
   const TinyModel model(options);
   const LayerCertificate layer = certify(*model).layers.at(0);
   for (std::size_t granule = 0; granule < kGranules; ++granule) {
-    const WorstGroup& worst = layer.worst[granule][static_cast<std::size_t>(Fp8Window::f16_exact)];
+    const WorstGroup& worst =
+        layer.worst[granule][static_cast<std::size_t>(ExactWindow::f16_exact)];
     EXPECT_EQ(worst.expert, 2U);
     EXPECT_EQ(worst.projection, ProjectionKind::up);
     EXPECT_EQ(worst.distance, 41 - 37);
@@ -142,7 +143,7 @@ TEST(Certificate, NamesTheExpertOfTheWorstGroup) {
     // In its row there are two groups, and the upper one is kept.
     EXPECT_EQ(worst.group, 1U);
   }
-  EXPECT_EQ(layer.granule_for(Fp8Window::f16_exact), std::nullopt);
+  EXPECT_EQ(layer.granule_for(ExactWindow::f16_exact), std::nullopt);
 }
 
 TEST(Certificate, IsTheSameAfterItsDocument) {

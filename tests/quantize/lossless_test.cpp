@@ -32,25 +32,25 @@ std::set<double> numbers_of(int mantissa_bits, int bias, unsigned last_code, boo
   return numbers;
 }
 
-std::set<double> numbers_of(Fp8Window window) {
+std::set<double> numbers_of(ExactWindow window) {
   switch (window) {
-    case Fp8Window::e4m3_normal:
+    case ExactWindow::e4m3_normal:
       return numbers_of(3, 7, 0x7E, false);
-    case Fp8Window::e4m3_exact:
+    case ExactWindow::e4m3_exact:
       return numbers_of(3, 7, 0x7E, true);
-    case Fp8Window::e5m2_normal:
+    case ExactWindow::e5m2_normal:
       return numbers_of(2, 15, 0x7B, false);
-    case Fp8Window::e5m2_exact:
+    case ExactWindow::e5m2_exact:
       return numbers_of(2, 15, 0x7B, true);
-    case Fp8Window::f16_exact:
+    case ExactWindow::f16_exact:
       break;
   }
   return numbers_of(10, 15, 0x7BFF, true);
 }
 
-constexpr Fp8Window kWindows[] = {Fp8Window::e4m3_normal, Fp8Window::e4m3_exact,
-                                  Fp8Window::e5m2_normal, Fp8Window::e5m2_exact,
-                                  Fp8Window::f16_exact};
+constexpr ExactWindow kWindows[] = {ExactWindow::e4m3_normal, ExactWindow::e4m3_exact,
+                                    ExactWindow::e5m2_normal, ExactWindow::e5m2_exact,
+                                    ExactWindow::f16_exact};
 
 TEST(Lossless, InsideAWindowAllProductsAreFp8NumbersAndOneStepOutsideNotAll) {
   const std::vector<int> widths = {12, 15, 27, 29, 37};
@@ -70,12 +70,12 @@ TEST(Lossless, InsideAWindowAllProductsAreFp8NumbersAndOneStepOutsideNotAll) {
 }
 
 LosslessReport check(const std::vector<std::uint8_t>& scales, std::uint64_t rows, Granule granule,
-                     Fp8Window window = Fp8Window::e4m3_normal) {
+                     ExactWindow window = ExactWindow::e4m3_normal) {
   return check_lossless(scales.data(), rows, scales.size() / rows, granule, window);
 }
 
 TEST(Lossless, AWindowsWidthIsInsideAndOneMoreIsOutside) {
-  for (const Fp8Window window : kWindows) {
+  for (const ExactWindow window : kWindows) {
     const ExponentRange range = exponents_of(window);
     const int width = range.most - range.least + 1;
     for (int low = 1; low + width <= 254; ++low) {
@@ -127,13 +127,13 @@ TEST(Lossless, ZerosDoNotCountAndNanIsRefused) {
   EXPECT_EQ(report.groups, 2U);
   EXPECT_EQ(report.outside, 0U);
   EXPECT_EQ(check({0, 0}, 1, Granule::row).groups, 0U);
-  EXPECT_EQ(check_lossless(nullptr, 0, 0, Granule::whole, Fp8Window::e4m3_exact).groups, 0U);
+  EXPECT_EQ(check_lossless(nullptr, 0, 0, Granule::whole, ExactWindow::e4m3_exact).groups, 0U);
   test::expect_refusal([] { check({127, 0xFF}, 1, Granule::row); }, ErrorCode::input, "MOXIE-Q002");
 }
 
 // Every factor is tried.
 std::uint64_t slow_outside(const std::vector<std::uint8_t>& scales, std::uint64_t rows,
-                           std::uint64_t row_step, std::uint64_t group_step, Fp8Window window) {
+                           std::uint64_t row_step, std::uint64_t group_step, ExactWindow window) {
   const std::uint64_t groups = scales.size() / rows;
   const ExponentRange range = exponents_of(window);
   std::uint64_t total = 0;
@@ -167,7 +167,7 @@ TEST(Lossless, CountsAreThoseOfASearchOverAllFactors) {
     std::vector<std::uint8_t> scales(140 * 9);
     for (std::uint8_t& scale : scales)
       scale = static_cast<std::uint8_t>(std::clamp(normal(random), 0.0, 254.0));
-    for (const Fp8Window window : kWindows) {
+    for (const ExactWindow window : kWindows) {
       EXPECT_EQ(check(scales, 140, Granule::row, window).outside,
                 slow_outside(scales, 140, 1, 9, window));
       EXPECT_EQ(check(scales, 140, Granule::block, window).outside,
