@@ -66,8 +66,7 @@ GgufWriter::GgufWriter(const std::filesystem::path& path, const GgufPairs& metad
     MOXIE_CHECK(type.has_value(), "GGUF has the type of what is written");
     put_text(header, entry.name);
     put(header, static_cast<std::uint32_t>(entry.shape.size()));
-    for (auto extent = entry.shape.rbegin(); extent != entry.shape.rend(); ++extent)
-      put(header, *extent);
+    for (const std::uint64_t extent : std::views::reverse(entry.shape)) put(header, extent);
     put(header, type->number);
     put(header, offset);
     ends_.push_back(offset + entry.bytes());
