@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstring>
+#include <ranges>
 #include <string_view>
 
 #include "base/checked.hpp"
