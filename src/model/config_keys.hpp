@@ -28,12 +28,12 @@ struct FamilyKeys {
   RouterKind router;
   bool gated = true;
   bool norm_topk_default = true;  // where the config does not say
+  bool biases = false;   // of the experts' projections
   Keys activation_limit{};
   Keys hash_layers{};
   Keys norm_topk{};
   Keys expert_groups{};  // empty: no selection by groups
   Keys kept_groups{};
-  bool biases = false;   // of the experts' projections
   Keys router_hidden{};  // empty: the experts' width
 };
 
