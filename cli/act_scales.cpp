@@ -43,15 +43,20 @@ std::vector<Finding> warm_up(MoeLayer& layer, const Probe& probe) {
   layer.freeze(scales);
   std::vector<Finding> findings;
   for (std::size_t i = 0; i < scales.size(); ++i) {
-    if (scales[i].slots > 0) continue;
-    findings.push_back({.code = "MOXIE-R018",
-                        .severity = Severity::warning,
-                        .message = "the warm-up saw no valid slot; the activation scales stay at "
-                                   "their fallback",
-                        .where = {.rank = plan.ranks[i].rank},
-                        .expected = "at least one token for an expert of the rank",
-                        .got = "0 valid slots",
-                        .hint = "warm up with more tokens"});
+    const bool unseen = scales[i].slots == 0;
+    if (!unseen && !scales[i].guarded) continue;
+    findings.push_back(
+        {.code = "MOXIE-R018",
+         .severity = Severity::warning,
+         .message = unseen ? "the warm-up saw no valid slot; the activation scales stay at their "
+                             "fallback"
+                           : "the warm-up measured no usable scale; 1/2688 stands for it",
+         .where = {.rank = plan.ranks[i].rank},
+         .expected = unseen ? "at least one token for an expert of the rank"
+                            : "values that are not all 0 and not at the end of fp32",
+         .got =
+             unseen ? "0 valid slots" : fmt::format("x {:g}, act {:g}", scales[i].x, scales[i].act),
+         .hint = unseen ? "warm up with more tokens" : "warm up with typical tokens"});
   }
   return findings;
 }

@@ -46,7 +46,7 @@ class Console {
   // A progress bar on stderr when it is a terminal, one closing line otherwise; nothing for work
   // shorter than 0.5 s. `unit` is "bytes" or a plural noun. The returned callback answers false
   // after SIGINT.
-  [[nodiscard]] Progress progress(std::string label) const;
+  [[nodiscard]] Progress progress(std::string label, std::string unit = "bytes") const;
 
   // Text for a passed or failed check, coloured where wanted.
   [[nodiscard]] std::string verdict(bool passed) const;

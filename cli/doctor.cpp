@@ -51,8 +51,9 @@ void examine_checkpoint(const DoctorArgs& args, const Console& console, Examinat
       if (problem.code != "MOXIE-C010") findings.push_back(problem);
     }
     if (!args.deep || !layer.problems.empty()) continue;
-    const auto bad = check_stored_values(opened.model, layer.layer,
-                                         console.progress(fmt::format("layer {}", layer.layer)));
+    const auto bad =
+        check_stored_values(opened.model, layer.layer,
+                            console.progress(fmt::format("layer {}", layer.layer), "experts"));
     findings.insert(findings.end(), bad.begin(), bad.end());
   }
   for (const int layer : args.layers) {
@@ -62,8 +63,9 @@ void examine_checkpoint(const DoctorArgs& args, const Console& console, Examinat
   }
   if (args.certificate) {
     collect(findings, [&] {
-      result.certificate = certify(
-          opened.model, {.layers = args.layers, .progress = console.progress("certificate")});
+      result.certificate =
+          certify(opened.model,
+                  {.layers = args.layers, .progress = console.progress("certificate", "experts")});
     });
   }
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The progress bar: bytes done, rate and time left, redrawn at most ten times a second.
+// The progress bar: what is done, rate and time left, redrawn at most ten times a second.
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <string_view>
 
 #include "cli/console.hpp"
 #include "moxie/report.hpp"
@@ -13,14 +14,18 @@ namespace moxie::cli {
 
 namespace {
 
+constexpr std::string_view kBytes = "bytes";
 constexpr double kQuietSeconds = 0.5;  // shorter work shows nothing
 constexpr double kRedrawSeconds = 0.1;
 constexpr std::size_t kBarCells = 24;
 
 class Bar {
  public:
-  Bar(std::string label, bool quiet)
-      : label_(std::move(label)), quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1) {}
+  Bar(std::string label, std::string unit, bool quiet)
+      : label_(std::move(label)),
+        unit_(std::move(unit)),
+        quiet_(quiet),
+        terminal_(::isatty(STDERR_FILENO) == 1) {}
 
   bool update(std::uint64_t done, std::uint64_t total) {
     const double seconds = watch_.seconds();
@@ -40,9 +45,11 @@ class Bar {
   }
 
  private:
-  static std::string rate(std::uint64_t done, double seconds) {
-    return format_bytes(
-               static_cast<std::uint64_t>(static_cast<double>(done) / std::max(seconds, 1e-9))) +
+  [[nodiscard]] std::string amount(std::uint64_t count) const {
+    return unit_ == kBytes ? format_bytes(count) : format_count(count) + " " + unit_;
+  }
+  [[nodiscard]] std::string rate(std::uint64_t done, double seconds) const {
+    return amount(static_cast<std::uint64_t>(static_cast<double>(done) / std::max(seconds, 1e-9))) +
            "/s";
   }
 
@@ -53,18 +60,19 @@ class Bar {
     const double left = share > 0 ? seconds * (1 - share) / share : 0;
     const std::string bar = std::string(filled, '#') + std::string(kBarCells - filled, '.');
     std::fprintf(stderr, "\r\x1b[K%s [%s] %3.0f %%  %s of %s  %s  %.0f s left", label_.c_str(),
-                 bar.c_str(), share * 100, format_bytes(done).c_str(), format_bytes(total).c_str(),
+                 bar.c_str(), share * 100, amount(done).c_str(), amount(total).c_str(),
                  rate(done, seconds).c_str(), left);
     std::fflush(stderr);
   }
 
   void close(std::uint64_t done, double seconds) const {
     std::fprintf(stderr, "%s%s: %s in %.1f s (%s)\n", terminal_ ? "\r\x1b[K" : "", label_.c_str(),
-                 format_bytes(done).c_str(), seconds, rate(done, seconds).c_str());
+                 amount(done).c_str(), seconds, rate(done, seconds).c_str());
     std::fflush(stderr);
   }
 
   std::string label_;
+  std::string unit_;
   bool quiet_;
   bool terminal_;
   bool closed_ = false;
@@ -74,8 +82,8 @@ class Bar {
 
 }  // namespace
 
-Progress Console::progress(std::string label) const {
-  auto bar = std::make_shared<Bar>(std::move(label), options_.quiet);
+Progress Console::progress(std::string label, std::string unit) const {
+  auto bar = std::make_shared<Bar>(std::move(label), std::move(unit), options_.quiet);
   return [bar](std::uint64_t done, std::uint64_t total) { return bar->update(done, total); };
 }
 

@@ -28,7 +28,8 @@ const LayerReference& References::of(const MoeLayer& layer) {
   const std::vector<ActScales> scales = layer.act_scales();
   if (made_now) {
     at->second = subject_.reference(
-        layer, probe_, {.act_scales = scales, .progress = console_.progress("reference")});
+        layer, probe_,
+        {.act_scales = scales, .progress = console_.progress("reference", "experts")});
   }
   return at->second;
 }
@@ -54,7 +55,8 @@ CheckedRun References::check(const MoeLayer& layer) {
   checked.whole = check_output(checked.y, *checked.reference, plan);
   const std::vector<ActScales> scales = layer.act_scales();
   const LayerReference stages = subject_.reference(
-      layer, probe_, {.act = act, .act_scales = scales, .progress = console_.progress("stages")});
+      layer, probe_,
+      {.act = act, .act_scales = scales, .progress = console_.progress("stages", "experts")});
   checked.stages = check_output(checked.y, stages, plan);
   checked.stages.bound = {};
   for (LayerCheck* check : {&checked.whole, &checked.stages}) {

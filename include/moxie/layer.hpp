@@ -55,6 +55,7 @@ struct ActScales {
   float x = 0;
   float act = 0;            // of the values that enter the down product
   std::uint64_t slots = 0;  // that the warm-up looked at; 0: both are the fallback 1/2688
+  bool guarded = false;     // one is the fallback because what was measured is of no use
 };
 
 // Bytes of workspace that a call with up to `tokens` tokens needs. A pure function; grows with

@@ -198,7 +198,15 @@ Certificate certificate_from_json(const Json& document, std::string_view origin)
                           .layers = {}};
   const Json& layers = read.field(document, "layers");
   if (!layers.is_array()) read.refuse("layers", layers.dump_compact());
-  for (const Json& layer : layers.elements()) certificate.layers.push_back(read_layer(read, layer));
+  for (const Json& layer : layers.elements()) {
+    certificate.layers.push_back(read_layer(read, layer));
+    const std::size_t count = certificate.layers.size();
+    if (count > 1 && certificate.layers[count - 2].layer >= certificate.layers.back().layer)
+      read.refuse("layers", "layer " + std::to_string(certificate.layers.back().layer) + " again");
+  }
+  // What follows from the rest must follow from it.
+  if (to_json(certificate).dump_compact() != document.dump_compact())
+    read.refuse("layers", "a document that contradicts itself");
   return certificate;
 }
 

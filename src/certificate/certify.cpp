@@ -20,6 +20,8 @@ namespace {
 
 constexpr std::array kAllGranules = {Granule::row, Granule::block, Granule::whole};
 
+constexpr std::uint8_t kZeroScale = 0x00;  // of NVFP4: its products are all 0
+
 // What one projection adds to its layer.
 struct ProjectionTally {
   std::uint64_t groups = 0;
@@ -71,7 +73,7 @@ class ScaleReader {
     const auto byte = [&](std::size_t at) { return std::to_integer<std::uint8_t>(scales_[at]); };
     tally.blocks = scales_.size();
     for (std::size_t i = 0; i < scales_.size(); ++i)
-      tally.blocks_not_closed += is_fp8_closed(byte(i)) ? 0 : 1;
+      tally.blocks_not_closed += byte(i) == kZeroScale || is_fp8_closed(byte(i)) ? 0 : 1;
     tally.is_cast = row_blocks % 2 == 0;
     for (std::size_t i = 0; 2 * i + 1 < scales_.size(); ++i) {
       const std::uint8_t joined = e8m0_of_pair(byte(2 * i), byte(2 * i + 1));

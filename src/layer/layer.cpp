@@ -262,6 +262,7 @@ ActScales MoeLayer::State::warm_up(const HeldRank& rank, const LayerIo& io, floa
   if (scales.slots > 0) {
     scales.x = stats.x.most_scale;
     scales.act = stats.act.most_scale;
+    scales.guarded = stats.x.guarded + stats.act.guarded > 0;
   }
   return scales;
 }

@@ -31,13 +31,15 @@ class RouterReader {
     }
     dtype = tensor.dtype;
     const auto bytes = model_.checkpoint.bytes(tensor);
+    require_finite(tensor, read_numbers(tensor, expected),
+                   "the router's weight is no finite number");
     return {bytes.begin(), bytes.end()};
   }
 
   std::vector<float> read_bias(const RouterShape& shape) const {
     const TensorInfo& tensor = require(layer_.router.bias, names_.bias.front());
     const bool of_logits = shape.kind == RouterKind::topk_softmax;
-    auto bias = of_logits ? read_numbers(tensor, shape.experts)
+    auto bias = of_logits ? read_numbers(tensor, {shape.experts})
                           : read_all<float>(tensor, DType::f32, {shape.experts});
     require_finite(tensor, bias, "the router's bias is no finite number");
     return bias;
@@ -45,7 +47,7 @@ class RouterReader {
 
   std::vector<float> read_expert_scale(const RouterShape& shape) const {
     const TensorInfo& tensor = require(layer_.router.expert_scale, names_.expert_scale);
-    auto scale = read_numbers(tensor, shape.experts);
+    auto scale = read_numbers(tensor, {shape.experts});
     require_finite(tensor, scale, "the router's scale of an expert is no finite number");
     return scale;
   }
@@ -53,7 +55,7 @@ class RouterReader {
   // By channel, with the root of the width that every channel is divided by.
   std::vector<float> read_input_scale(const RouterShape& shape) const {
     const TensorInfo& tensor = require(layer_.router.input_scale, names_.input_scale);
-    auto scale = read_numbers(tensor, shape.hidden);
+    auto scale = read_numbers(tensor, {shape.hidden});
     require_finite(tensor, scale, "the router's scale of a channel is no finite number");
     const float root = 1.0F / std::sqrt(static_cast<float>(shape.hidden));
     for (float& channel : scale) channel *= root;
@@ -122,14 +124,13 @@ class RouterReader {
     return values;
   }
 
-  // bf16 or f32 [count] as f32.
+  // bf16 or f32 as f32.
   [[nodiscard]] std::vector<float> read_numbers(const TensorInfo& tensor,
-                                                std::uint64_t count) const {
-    if (tensor.dtype == DType::f32) return read_all<float>(tensor, DType::f32, {count});
-    if (tensor.dtype != DType::bf16) refuse_form(tensor, "BF16 or F32 " + to_string({count}));
+                                                const Shape& shape) const {
+    if (tensor.dtype == DType::f32) return read_all<float>(tensor, DType::f32, shape);
+    if (tensor.dtype != DType::bf16) refuse_form(tensor, "BF16 or F32 " + to_string(shape));
     std::vector<float> numbers;
-    numbers.reserve(count);
-    for (const std::uint16_t bits : read_all<std::uint16_t>(tensor, DType::bf16, {count}))
+    for (const std::uint16_t bits : read_all<std::uint16_t>(tensor, DType::bf16, shape))
       numbers.push_back(decode_bf16(bits));
     return numbers;
   }

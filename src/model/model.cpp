@@ -97,6 +97,7 @@ class ModelReader {
       model_.layers[i] = read_layer(model_.checkpoint, config, requests[i], names_);
     });
     std::ranges::sort(model_.layers, {}, &LayerExperts::layer);
+    find_input_scales();
     note_absent_layers(without_tensors);
     note_unquantised_layers();
     compare_layers_with_lists();
@@ -239,6 +240,15 @@ class ModelReader {
         absent.push_back(layer);
     }
     note_absent_layers(absent);
+  }
+
+  // A GGUF file has no words for the scales that it may hold.
+  void find_input_scales() {
+    const auto holds_scales = [](const LayerExperts& layer) {
+      return layer.dialect == kGgufNvfp4.name && !layer.mtp && !layer.experts.empty() &&
+             layer.experts.front().up.act_dequant_mul.present();
+    };
+    if (std::ranges::any_of(model_.layers, holds_scales)) model_.config.input_scales = true;
   }
 
   void note_absent_layers(const std::vector<int>& layers) {

@@ -95,8 +95,9 @@ void check_act_options(const PlanOptions& options) {
 
 // Where the global scales of nvfp4 activations come from. Only what the checkpoint is declared to
 // hold may be taken for granted.
-ActScale act_scale_of(const PlanOptions& options, const ModelConfig& config, BlockFormat format) {
-  const bool stored = config.input_scales && block_spec(format).has_global;
+ActScale act_scale_of(const PlanOptions& options, const MoeModel& model, BlockFormat format) {
+  const ModelConfig& config = model.config;
+  const bool stored = config.input_scales && (model.recast || block_spec(format).has_global);
   const ActScale asked = options.act_scale.value_or(ActScale::checkpoint);
   if (asked != ActScale::checkpoint || stored) return asked;
   refuse(ErrorCode::unsupported,
@@ -159,7 +160,7 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
                                              .hidden = plan.hidden},
                                             plan.considered);
   if (plan.act_format == ActFormat::nvfp4) {
-    plan.act_scale = act_scale_of(options, config, plan.format);
+    plan.act_scale = act_scale_of(options, model, plan.format);
     plan.act_margin = options.act_margin.value_or(kDefaultActMargin);
   }
   plan.kernel = kernel.name;

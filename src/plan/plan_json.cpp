@@ -156,7 +156,7 @@ void require_same(const Reader& read, const Json& expected, const Json& document
 void read_act_scale(const Reader& read, const Json& document, ShardPlan& plan) {
   if (plan.act_format != ActFormat::nvfp4) return;
   plan.act_scale = read.named<ActScale>(document, "act_scale", 4);
-  if (plan.act_scale == ActScale::checkpoint && !block_spec(plan.format).has_global)
+  if (plan.act_scale == ActScale::checkpoint && !plan.recast && !block_spec(plan.format).has_global)
     read.refuse("act_scale", name_of(plan.act_scale));
   if (plan.act_scale != ActScale::warmup) return;
   plan.act_margin = read.field(document, "act_margin").as_double();

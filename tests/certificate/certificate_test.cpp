@@ -187,6 +187,38 @@ TEST(Certificate, ADocumentWithoutOneOfItsFieldsIsRefused) {
   }
 }
 
+TEST(Certificate, ADocumentThatContradictsItselfIsRefused) {
+  const TinyModel model(cast_options(1));
+  const std::string text = to_json(certify(*model)).dump_compact();
+  const auto edited = [&](const std::string& from, const std::string& to) {
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    std::string changed = text;
+    return Json::parse(changed.replace(at, from.size(), to), "c.json");
+  };
+  const std::string layer = text.substr(text.find("[{\"layer\"") + 1);
+  const std::string one = layer.substr(0, layer.rfind("]"));
+  for (const Json& document :
+       {edited("\"mxfp4_cast\":true", "\"mxfp4_cast\":false"),
+        edited("\"allows\":{\"e4m3_normal\":", "\"allows\":{\"e4m3_normal\":\"galaxy\",\"x\":"),
+        edited("\"not_casts\":[]", "\"not_casts\":[1]"), edited(one, one + "," + one)}) {
+    test::expect_refusal([&] { certificate_from_json(document, "c.json"); }, ErrorCode::input,
+                         "MOXIE-D001");
+  }
+}
+
+TEST(Certificate, AScaleOfZeroClosesItsBlockAndIsNoCast) {
+  TinyOptions options = cast_options(3);
+  const std::string name = "model.layers.0.mlp.experts.0.up_proj.weight_scale";
+  options.edits.push_back(test::byte_of(name, 0, 0x00));
+  options.edits.push_back(test::byte_of(name, 1, 0x00));
+  const auto of = [](const TinyOptions& of_model) {
+    return certify(*TinyModel(of_model)).layers.at(0);
+  };
+  EXPECT_LE(of(options).blocks_not_closed, of(cast_options(3)).blocks_not_closed);
+  EXPECT_EQ(of(options).not_casts, std::vector<std::uint64_t>{0});
+}
+
 TEST(Certificate, OfAnotherModelIsRefused) {
   const TinyModel model(cast_options(1));
   const TinyModel other(test::tiny_options(BlockFormat::nvfp4, 64));

@@ -192,6 +192,15 @@ TEST_F(DialectFolders, AGgufFileIsAModelAndItsSetHasItsMetadata) {
   EXPECT_TRUE(has(verdict.err, "MOXIE-V002")) << verdict.err;
 }
 
+TEST_F(DialectFolders, AGgufFilesOwnActivationScalesAreUsed) {
+  synth("model", "gguf", "nvfp4");
+  const Words act = {"--act-format", "nvfp4", "--act-scale", "checkpoint", "--tokens", "7"};
+  result_of("model", act);
+  expect_success(Words{"pack", path("model"), "--out", path("packed"), "--tp", "3", "-q",
+                       "--act-format", "nvfp4"});
+  result_of("packed", {"--tokens", "7"});
+}
+
 TEST_F(DialectFolders, ATruncatedGgufFileIsRefused) {
   synth("model", "gguf", "mxfp4");
   const std::string bytes = test::read_bytes(path("model") + "/tiny.gguf");

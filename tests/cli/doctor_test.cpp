@@ -115,6 +115,18 @@ TEST_F(Doctor, ACertificateTurnsCastsIntoMxfp4ThatRunsAndIsProven) {
     EXPECT_TRUE(run.find("check")->find("passed")->as_bool());
 }
 
+TEST_F(Doctor, ACertificateLeavesStoredActivationScalesInUse) {
+  const std::string model = write("model", test::cast_options(5));
+  expect_success({"doctor", model, "--certificate", at("c.json")});
+  const Words act = {"--act-format", "nvfp4",         "--act-scale",
+                     "checkpoint",   "--certificate", at("c.json")};
+  expect_success(Words{"run", model, "--tokens", "9", "--check"} + act);
+  expect_success(Words{"pack", model, "--out", at("packed"), "--layout", "kernel", "--tp", "3"} +
+                 act);
+  expect_success({"verify", at("packed"), "--against", model});
+  expect_success({"run", at("packed"), "--tokens", "9", "--check"});
+}
+
 TEST_F(Doctor, ACertificateOfOtherBytesIsNoticedBeforeAnythingIsWritten) {
   const std::string model = write("model", test::cast_options(6));
   expect_success({"doctor", model, "--certificate", at("c.json")});

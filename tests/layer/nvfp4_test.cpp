@@ -374,6 +374,19 @@ TEST(Nvfp4Layer, C13_pit61_AWarmUpWithoutASlotKeepsTheFallback) {
   EXPECT_EQ(scales[1].x, 1.0F / 2688);
 }
 
+TEST(Nvfp4Layer, C13_AWarmUpOnValuesOfNoUseSaysSo) {
+  const RigModel model({});
+  const LayerSpec spec = spec_of(model->config);
+  const MoeLayer layer = test::layer_of(*model, plan_of(*model, ActScale::warmup), spec);
+  Probe probe = test::probe_of(*model, 6, spec.top_k);
+  EXPECT_FALSE(measured(layer, probe)[0].guarded);
+  std::ranges::fill(probe.x, std::byte{0});
+  const ActScales scales = measured(layer, probe)[0];
+  EXPECT_TRUE(scales.guarded);
+  EXPECT_GT(scales.slots, 0U);
+  EXPECT_EQ(scales.x, 1.0F / 2688);
+}
+
 TEST(Nvfp4Layer, pit61_ScalesOfNoUseAreRefusedOrGuardedAndCounted) {
   const RigModel model({});
   const LayerSpec spec = spec_of(model->config);

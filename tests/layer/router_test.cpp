@@ -288,6 +288,19 @@ TEST(Router, RefusesABiasThatIsNoNumberAndNamesItsExpert) {
   }
 }
 
+TEST(Router, RefusesAWeightThatIsNoNumber) {
+  const std::string name = "layers.1.ffn.gate.weight";
+  for (const float wrong :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    TinyOptions options = v4_options();
+    std::vector<float> weight(4 * options.hidden, 0.5F);
+    weight[2 * options.hidden + 3] = wrong;
+    const Finding finding =
+        refused(with(options, name, floats(name, {4, options.hidden}, weight)), 1);
+    EXPECT_EQ(finding.where.tensor, name);
+  }
+}
+
 TEST(Router, SaysWhichShardHoldsTheTensorThatIsNotHere) {
   const TempFolder folder;
   TinyOptions options = v4_options();
