@@ -64,7 +64,7 @@ Json document_of(const OpenedModel& opened, const std::array<TensorClass, 4>& cl
   document.set("hash_layers", config.hash_layers).set("gated", config.gated);
   const std::uint64_t bytes = model.format ? expert_bytes(config, *model.format) : 0;
   document.set("expert_bytes", bytes).set("layer_bytes", bytes * config.experts);
-  document.set("total_bytes", bytes * config.experts * config.moe_layers.size());
+  document.set("total_bytes", bytes * config.experts * model.planned_layers());
   Json layers = Json::array();
   for (const LayerExperts& layer : model.layers) {
     Json entry;
@@ -133,7 +133,7 @@ std::string text_of(const OpenedModel& opened, const std::array<TensorClass, 4>&
     const std::uint64_t bytes = expert_bytes(config, *model.format);
     line("bytes", fmt::format("{} per expert, {} per layer, {} in total", format_count(bytes),
                               format_bytes(bytes * config.experts),
-                              format_bytes(bytes * config.experts * config.moe_layers.size())));
+                              format_bytes(bytes * config.experts * model.planned_layers())));
   }
   const auto complete =
       std::ranges::count_if(model.layers, [](const LayerExperts& l) { return l.problems.empty(); });

@@ -205,6 +205,12 @@ struct MoeModel {
   std::vector<DenseExperts> dense;  // of main layers, where no layer is in an FP4 format
   std::vector<Finding> findings;    // config against tensors
   bool recast = false;              // the main layers are
+  // Main layers with experts in FP4, where lists or tensors leave some out; else all are.
+  std::optional<std::uint64_t> fp4_layers{};
+
+  [[nodiscard]] std::uint64_t planned_layers() const {
+    return fp4_layers.value_or(config.moe_layers.size());
+  }
 
   // The layer, complete. Errors: Error(input) with the layer's problems, or MOXIE-M011 when there
   // is no such layer.

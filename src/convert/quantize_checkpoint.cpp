@@ -12,6 +12,7 @@
 #include "base/errors.hpp"
 #include "base/parallel.hpp"
 #include "base/staged_file.hpp"
+#include "checkpoint/config_file.hpp"
 #include "convert/activations.hpp"
 #include "convert/documents.hpp"
 #include "convert/expert.hpp"
@@ -135,7 +136,8 @@ class CheckpointQuantizer {
     report_progress(options_.progress, 0, report_.bytes);
 
     StagedFolder folder(out_);
-    write_text_file(folder.staging() / "config.json", documents.config.dump() + "\n");
+    write_text_file(folder.staging() / "config.json",
+                    config_text(documents.config, model_.checkpoint.config_path()));
     if (!documents.sidecar.is_null())
       write_text_file(folder.staging() / "hf_quant_config.json", documents.sidecar.dump() + "\n");
     for (const OutFile& file : files_) write_file(folder.staging(), file);

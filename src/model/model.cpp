@@ -72,6 +72,7 @@ class ModelReader {
     model_.format = model_.config.format;
     if (model_.checkpoint.files().empty() && model_.checkpoint.findings().empty()) {
       if (config_leaves_all_out()) model_.format.reset();
+      count_fp4_layers();
       return std::move(model_);
     }
     const ModelConfig& config = model_.config;
@@ -103,6 +104,7 @@ class ModelReader {
     compare_layers_with_lists();
     note_unnamed_layers();
     compare_with_config();
+    count_fp4_layers();
     return std::move(model_);
   }
 
@@ -264,6 +266,21 @@ class ModelReader {
 
   [[nodiscard]] std::optional<BlockFormat> declared_of(std::string_view prefix) const {
     return declared_layers_.format_of(prefix, model_.config.format);
+  }
+
+  // Layers that are read count, and of the others those that the config declares in FP4.
+  void count_fp4_layers() {
+    if (!model_.config.format) return;
+    std::uint64_t count = 0;
+    for (const int layer : model_.config.moe_layers) {
+      const bool is_read = std::ranges::any_of(model_.layers, [&](const LayerExperts& read) {
+        return !read.mtp && read.layer == layer;
+      });
+      const std::string prefix = with_layer(main_prefix(), layer);
+      const bool is_dense = names_.groups.contains(prefix) && !is_read;
+      count += is_read || (!is_dense && declared_of(prefix)) ? 1 : 0;
+    }
+    if (count != model_.config.moe_layers.size() && count > 0) model_.fp4_layers = count;
   }
 
   [[nodiscard]] bool config_leaves_all_out() const {

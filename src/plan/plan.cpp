@@ -149,7 +149,7 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   plan.act_format = options.act_format;
   plan.hidden = config.hidden;
   plan.experts = config.experts;
-  plan.layers = config.moe_layers.size();
+  plan.layers = model.planned_layers();
   plan.gated = config.gated;
   plan.biases = config.biases;
   plan.recast = model.recast;

@@ -172,13 +172,13 @@ ShardPlan read_decision(const Reader& read, const Json& document) {
   plan.ep = read.small_number(document, "ep");
   plan.target = read.named<Target>(document, "target", 4);
   plan.act_format = read.named<ActFormat>(document, "act_format", 7);
-  read_act_scale(read, document, plan);
   plan.hidden = read.number(document, "hidden");
   plan.experts = read.number(document, "experts");
   plan.layers = read.number(document, "layers");
   plan.gated = read.field(document, "gated").as_bool();
   if (const Json* biases = document.find("biases")) plan.biases = biases->as_bool();
   if (const Json* recast = document.find("recast")) plan.recast = recast->as_bool();
+  read_act_scale(read, document, plan);
   const std::size_t ranks = read.field(document, "ranks").elements().size();
   if (plan.tp == 0 || plan.ep == 0 || ranks != std::size_t{plan.tp} * plan.ep) read.refuse("ranks");
   if (plan.recast && plan.format != BlockFormat::mxfp4) read.refuse("recast");

@@ -39,6 +39,19 @@ TEST(ConfigFile, KeepsThoseWordsInsideTexts) {
   EXPECT_EQ(config.find("x")->as_string(), "\\\"NaN");
 }
 
+TEST(ConfigFile, WritesTheWordsBackAsTheSourceHasThem) {
+  const test::TempFolder folder;
+  const auto text_of = [&](std::string_view text) {
+    const auto path = folder.write("config.json", text);
+    return config_text(read_config_file(path), path);
+  };
+  const std::string bare = "{\n  \"a\": [0.0, Infinity],\n  \"b\": -Infinity,\n  \"c\": NaN\n}\n";
+  EXPECT_EQ(text_of(bare), bare);
+  const std::string quoted = "{\n  \"a\": \"Infinity\",\n  \"b\": -Infinity\n}\n";
+  EXPECT_EQ(text_of(quoted), quoted);
+  EXPECT_EQ(config_text(Json::object().set("a", "NaN"), {}), "{\n  \"a\": NaN\n}\n");
+}
+
 TEST(ConfigFile, RefusesOtherWords) {
   for (const std::string_view word :
        {"nan", "inf", "+Infinity", "--Infinity", "NaNs", "1NaN", "Infinity1", "None"}) {
