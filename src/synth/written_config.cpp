@@ -125,9 +125,8 @@ bool declares_fp4_experts(const Json& config) {
 
 Json written_config(const Json& source, const Recipe& recipe) {
   const Json& source_text = text_config_of(source);
-  Json text = written_text_config(source_text, recipe);
-  Json config = &source_text == &source ? std::move(text) : source;
-  if (&source_text != &source) config.set("text_config", std::move(text));
+  Json config = written_text_config(source_text, recipe);
+  if (&source_text != &source) config = Json(source).set("text_config", std::move(config));
   if (recipe.dense) {
     config.erase("expert_dtype");
     config.erase("quantization_config");
