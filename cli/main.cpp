@@ -169,7 +169,7 @@ int run(int argc, char** argv) {
   add_quantize_options(
       add_verb(app, *help, "quantize", "Write a checkpoint with its experts in another format",
                "  moxie quantize model quantized --format nvfp4 --recipe mse\n"
-               "  moxie quantize layer other --format mxfp4 --dialect gpt-oss\n",
+               "  moxie quantize layer other --format nvfp4 --dialect modelopt\n",
                console_options),
       quantize);
   VerifyArgs verify;

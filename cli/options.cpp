@@ -253,7 +253,14 @@ void add_pack_options(CLI::App* verb, PackArgs& args) {
 
 void add_quantize_options(CLI::App* verb, QuantizeArgs& args) {
   add_model(verb, args.model);
-  verb->add_option("OUT", args.out, "folder to write; must not exist or be empty")->required();
+  verb->add_option_function<std::string>(
+          "OUT",
+          [&args](const std::string& word) {
+            if (word.empty()) throw CLI::ValidationError("OUT", "the folder has no name");
+            args.out = word;
+          },
+          "folder to write; must not exist or be empty")
+      ->required();
   add_choice<ConvertFormat>(verb, "--format", args.options.format,
                             {ConvertFormat::nvfp4, ConvertFormat::mxfp4, ConvertFormat::fp8},
                             "of the experts in OUT");
@@ -270,6 +277,8 @@ void add_quantize_options(CLI::App* verb, QuantizeArgs& args) {
           "--activations",
           [&args](const std::string& word) {
             args.options.activations = word.starts_with("file:") ? word.substr(5) : word;
+            if (args.options.activations.empty())
+              throw CLI::ValidationError("--activations", "the file has no name");
           },
           "layers.L.hidden_states and .intermediate: stores input scales")
       ->type_name("[file:]PATH");

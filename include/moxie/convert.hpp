@@ -77,8 +77,10 @@ struct QuantizeReport {
 // Errors: Error(unsupported) MOXIE-Q001 for widths that are no whole groups, MOXIE-Q004 and Q005
 // for a recipe or a dialect that does not go with the format or the model, MOXIE-Q006 for a
 // conversion that does not exist, MOXIE-Q007 for MXFP4 that FP8 can not hold; Error(input)
-// MOXIE-Q002 for values that are not finite, MOXIE-Q008 when experts are missing, MOXIE-Q009 for
-// the activations; Error(usage) MOXIE-U002 for the output, MOXIE-K004 for too little memory.
+// MOXIE-Q002 for values that are not finite, MOXIE-M007 for scales that are no multipliers or whose
+// reciprocal the dialect can not store, MOXIE-Q008 when experts are missing, MOXIE-Q009 for the
+// activations; Error(unsupported) MOXIE-M009 for experts in different formats; Error(usage)
+// MOXIE-U002 for the output, MOXIE-K004 for too little memory.
 MOXIE_API QuantizeReport quantize_checkpoint(const Checkpoint& checkpoint,
                                              const std::filesystem::path& out,
                                              const QuantizeOptions& options);

@@ -42,9 +42,11 @@ std::vector<std::string> ignored_modules(const Source& source, const PatternStyl
   for (const TensorInfo& tensor : source.model->checkpoint.tensors()) {
     constexpr std::string_view kWeight = ".weight";
     std::string_view module = tensor.name;
-    if (source.replaced.contains(&tensor) || tensor.shape.size() < 2 || !module.ends_with(kWeight))
-      continue;
-    module.remove_suffix(kWeight.size());
+    if (source.replaced.contains(&tensor) || tensor.shape.size() < 2) continue;
+    const bool is_stack =
+        module.ends_with(".experts.gate_up_proj") || module.ends_with(".experts.down_proj");
+    if (!is_stack && !module.ends_with(kWeight)) continue;
+    if (!is_stack) module.remove_suffix(kWeight.size());
     const auto block = block_of(module);
     if (!block) {
       patterns.insert(std::string(module));

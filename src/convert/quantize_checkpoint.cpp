@@ -16,6 +16,8 @@
 #include "convert/activations.hpp"
 #include "convert/documents.hpp"
 #include "convert/expert.hpp"
+#include "convert/left_experts.hpp"
+#include "convert/scales.hpp"
 #include "convert/target.hpp"
 
 namespace moxie {
@@ -31,11 +33,15 @@ using convert::ConvertedExpert;
 using convert::Documents;
 using convert::entries_of_expert;
 using convert::entries_of_stack;
+using convert::find_left_experts;
 using convert::find_source;
 using convert::kDownBias;
 using convert::kGateUpBias;
+using convert::notes_on;
 using convert::Piece;
 using convert::pieces_of;
+using convert::require_scales;
+using convert::require_words_for;
 using convert::Source;
 using convert::SourceLayer;
 using convert::working_bytes;
@@ -114,7 +120,8 @@ class CheckpointQuantizer {
         out_(fs::absolute(out).lexically_normal()),
         options_(options),
         source_(find_source(model_)),
-        target_(choose_target(source_, options)) {
+        target_(choose_target(source_, options)),
+        left_(find_left_experts(source_)) {
     if (splits_biases(source_, target_)) replace_biases();
   }
 
@@ -129,9 +136,11 @@ class CheckpointQuantizer {
       }
       activations_ = ActivationScales(options_.activations, source_);
     }
+    require_scales(source_, target_);
     choose_batch();
     lay_out_files();
     const Documents documents = written_documents(source_, target_, report_.input_scales);
+    require_words_for(left_, source_, documents);
     require_space(out_, report_.bytes);
     report_progress(options_.progress, 0, report_.bytes);
 
@@ -391,8 +400,8 @@ class CheckpointQuantizer {
     if (zero_biases_)
       note("MOXIE-Q010",
            "the model has no expert biases; zeros are written, as readers expect some");
-    if (std::ranges::any_of(model_.layers, &LayerExperts::mtp))
-      note("MOXIE-Q011", "experts of multi-token-prediction blocks stay as they are");
+    const std::vector<Finding> notes = notes_on(left_, report_.findings);
+    report_.findings.insert(report_.findings.end(), notes.begin(), notes.end());
   }
 
   MoeModel model_;
@@ -400,6 +409,7 @@ class CheckpointQuantizer {
   const QuantizeOptions& options_;
   Source source_;
   convert::Target target_;
+  std::vector<convert::LeftExperts> left_;
   ActivationScales activations_;
   std::vector<OutFile> files_;
   QuantizeReport report_;
@@ -412,6 +422,7 @@ class CheckpointQuantizer {
 
 QuantizeReport quantize_checkpoint(const Checkpoint& checkpoint, const fs::path& out,
                                    const QuantizeOptions& options) {
+  if (out.empty()) refuse_output(out, "the output has no name", "an empty path");
   try {
     return CheckpointQuantizer(checkpoint, out, options).quantize();
   } catch (const fs::filesystem_error& error) {

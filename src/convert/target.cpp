@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/checked.hpp"
+#include "convert/left_experts.hpp"
 #include "formats/block_format.hpp"
 #include "model/dialects/written_tensors.hpp"
 #include "model/expert_names.hpp"
@@ -184,7 +185,11 @@ void check_dialect(const Source& source, const Target& target) {
       break;
     case DialectKind::gpt_oss:
       if (!is_mxfp4) refuse_dialect("mxfp4", "nvfp4", "use --dialect modelopt");
-      if (source.kinds.size() != 3) refuse_dialect("experts with a gate", "experts without");
+      if (source.model->config.model_type != "gpt_oss") {
+        refuse("MOXIE-Q005", "the gpt-oss dialect belongs to another model family",
+               "model_type gpt_oss", source.model->config.model_type,
+               "use --dialect compressed-tensors");
+      }
       break;
     case DialectKind::quark:
       if (!is_mxfp4) refuse_dialect("mxfp4", "nvfp4");
@@ -283,20 +288,29 @@ Source find_source(const MoeModel& model) {
            "quantise the safetensors that are published for transformers");
   }
   for (const Finding& finding : model.checkpoint.findings()) {
-    if (finding.code == "MOXIE-C010") throw Error(ErrorCode::input, finding);
+    if (finding.code != "MOXIE-C010") continue;
+    Finding refusal = finding;
+    refusal.severity = Severity::error;
+    throw Error(ErrorCode::input, std::move(refusal));
   }
   std::vector<Finding> problems;
   const auto add = [&](SourceLayer layer, const std::vector<Finding>& own) {
     problems.insert(problems.end(), own.begin(), own.end());
     if (own.empty()) source.layers.push_back(std::move(layer));
   };
+  const LayerExperts* first = nullptr;
   for (const LayerExperts& layer : model.layers) {
     if (layer.mtp) continue;
-    if (!source.fp4) source.fp4 = layer.format;
-    source.name = name_of(*source.fp4);
-    if (layer.format != *source.fp4)
-      refuse("MOXIE-M009", "layers are in different formats", source.name,
-             std::string(name_of(layer.format)));
+    if (first == nullptr) first = &layer;
+    source.fp4 = first->format;
+    source.name = name_of(first->format);
+    if (layer.format != first->format) {
+      refuse("MOXIE-M009", "layers are in different formats",
+             source.name + ", as layer " + std::to_string(first->layer),
+             std::string(name_of(layer.format)) + " in layer " + std::to_string(layer.layer),
+             "convert the checkpoint that this one was made of, whose experts are all in one "
+             "format");
+    }
     add({.layer = layer.layer,
          .prefix = layer.prefix,
          .projections = layer.problems.empty() ? leaves_of(layer, source.kinds)
@@ -322,10 +336,11 @@ Source find_source(const MoeModel& model) {
   const std::uint64_t expected = per_layer * model.config.moe_layers.size();
   std::uint64_t found = 0;
   for (const SourceLayer& layer : source.layers) found += layer.experts * source.kinds.size();
-  if (found == 0) refuse_missing(model, 0, expected, model.config.moe_layers.front());
   for (const int number : model.config.moe_layers) {
-    if (std::ranges::find(source.layers, number, &SourceLayer::layer) == source.layers.end())
-      refuse_missing(model, found, expected, number);
+    if (std::ranges::find(source.layers, number, &SourceLayer::layer) != source.layers.end())
+      continue;
+    refuse_other_format(source, number);
+    refuse_missing(model, found, expected, number);
   }
   for (const SourceLayer& layer : source.layers) add_replaced(source, layer);
   look_beside(source);

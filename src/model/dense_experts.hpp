@@ -2,6 +2,7 @@
 // Finds experts that are stored without FP4, and reads their values.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -19,6 +20,14 @@ std::vector<DenseExperts> find_dense_experts(const Checkpoint& checkpoint,
 
 // The matrix where it lies, when its rows can be read as they are.
 std::optional<MatrixRef> matrix_in_place(const Checkpoint& checkpoint, const DenseMatrix& matrix);
+
+// The first scale that is not finite and greater than zero, by its place among the tiles.
+struct BadScale {
+  std::uint64_t row = 0;
+  std::uint64_t col = 0;
+  float value = 0;
+};
+std::optional<BadScale> find_bad_scale(const Checkpoint& checkpoint, const DenseMatrix& matrix);
 
 // All values, row by row.
 void read_values(const Checkpoint& checkpoint, const DenseMatrix& matrix,

@@ -3,6 +3,7 @@
 // at a time.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/checked.hpp"
@@ -64,6 +65,19 @@ std::optional<MatrixRef> matrix_in_place(const Checkpoint& checkpoint, const Den
       .rows = matrix.rows,
       .cols = matrix.cols,
       .row_stride = matrix.row_step};
+}
+
+std::optional<BadScale> find_bad_scale(const Checkpoint& checkpoint, const DenseMatrix& matrix) {
+  if (matrix.scales == nullptr) return std::nullopt;
+  const std::byte* scales = checkpoint.bytes(*matrix.scales).data();
+  const std::uint64_t across = divide_up(matrix.cols, matrix.tile_cols);
+  const std::uint64_t count = divide_up(matrix.rows, matrix.tile_rows) * across;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const float value = element(scales, matrix.scales->dtype, i);
+    if (!(value > 0) || !std::isfinite(value))
+      return BadScale{.row = i / across, .col = i % across, .value = value};
+  }
+  return std::nullopt;
 }
 
 void read_values(const Checkpoint& checkpoint, const DenseMatrix& matrix, float* values) {

@@ -115,6 +115,10 @@ TEST_F(Quantize, RefusalsHaveTheirExitCodesAndLeaveNothing) {
   refused(4, "MOXIE-Q005", {"--format", "mxfp4", "--dialect", "modelopt"});
   refused(4, "MOXIE-Q006", {"--format", "fp8"});
   refused(3, "MOXIE-C001", {"--format", "nvfp4", "--activations", "file:" + path("none")});
+  refused(2, "MOXIE-U001", {"--format", "nvfp4", "--activations", "file:"});
+  refused(2, "MOXIE-U001", {"--format", "nvfp4", "--activations", ""});
+  refused(4, "MOXIE-Q005", {"--format", "mxfp4", "--dialect", "gpt-oss"});
+  expect_refusal(2, "MOXIE-U001", {"quantize", path("in"), "", "--format", "nvfp4"});
   expect_refusal(2, "MOXIE-U002", {"quantize", path("in"), path("in/x"), "--format", "nvfp4"});
   expect_refusal(4, "MOXIE-P010",
                  Words{"synth", path("x"), "--format", "bf16", "--dialect", "deepseek"} + kSmall);

@@ -346,6 +346,102 @@ TEST(ConvertDense, Fp8BlocksAreReadWithTheirTileScales) {
   }
 }
 
+// Qwen3 with FP8 tiles of 32 x 32; the scales are all 1 but for one.
+Checkpoint fp8_checkpoint(const std::filesystem::path& folder, DType dtype, std::string_view part,
+                          const std::string& bad_bytes, Json quantization,
+                          std::string_view family = "qwen3_moe") {
+  Json tile = Json::array();
+  tile.push_back(32);
+  tile.push_back(32);
+  Json config = family_config(family, kHidden, kInter, 2);
+  config.set("quantization_config", quantization.set("weight_block_size", std::move(tile)));
+  const std::string one = dtype == DType::f32    ? std::string("\0\0\x80\x3F", 4)
+                          : dtype == DType::bf16 ? std::string("\x80\x3F", 2)
+                                                 : std::string("\x7F", 1);
+  std::vector<TinyTensor> tensors;
+  for (const std::string expert : {"0", "1"}) {
+    for (const auto& [leaf, rows, cols] :
+         {std::tuple("gate_proj", kInter, kHidden), std::tuple("up_proj", kInter, kHidden),
+          std::tuple("down_proj", kHidden, kInter)}) {
+      const std::string stem = "model.layers.0.mlp.experts." + expert + "." + leaf;
+      tensors.push_back({.name = stem + ".weight",
+                         .dtype = DType::f8_e4m3,
+                         .shape = {rows, cols},
+                         .bytes = std::string(rows * cols, '\x38')});
+      const bool is_bad = expert == "1" && leaf == std::string_view("up_proj");
+      tensors.push_back({.name = stem + "." + std::string(part),
+                         .dtype = dtype,
+                         .shape = {rows / 32, cols / 32},
+                         .bytes = one + (is_bad ? bad_bytes : one)});
+    }
+  }
+  return open_checkpoint(write_folder(folder, config, tensors));
+}
+
+// Every type of scale, everything that is no multiplier.
+TEST(ConvertDense, Fp8ScalesThatAreNoMultipliersAreRefusedByTheirPlace) {
+  const TempFolder folder;
+  const Json fp8 = Json::object().set("quant_method", "fp8");
+  struct Case {
+    DType dtype;
+    std::string part;
+    std::vector<std::string> bad;
+    std::string good;
+  };
+  const auto bytes = [](float value, std::size_t size) {
+    return std::string(reinterpret_cast<const char*>(&value) + 4 - size, size);
+  };
+  std::vector<Case> cases = {{DType::f32, "weight_scale_inv", {}, bytes(1e-40F, 4)},
+                             {DType::bf16, "scale", {}, bytes(0.5F, 2)},
+                             {DType::f8_e8m0, "scale", {"\xFF"}, "\x01"}};
+  for (const float value :
+       {0.0F, -0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN(),
+        std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+    cases[0].bad.push_back(bytes(value, 4));
+    cases[1].bad.push_back(bytes(value, 2));
+  }
+  int number = 0;
+  for (const Case& given : cases) {
+    for (const std::string& bad : given.bad) {
+      const Checkpoint source = fp8_checkpoint(folder.path() / std::to_string(++number),
+                                               given.dtype, given.part, bad, fp8);
+      for (const ConvertFormat format : {ConvertFormat::nvfp4, ConvertFormat::mxfp4}) {
+        const Error error =
+            refusal_of([&] { quantize_checkpoint(source, folder.path() / "out", to(format)); });
+        EXPECT_EQ(error.code(), ErrorCode::input);
+        EXPECT_EQ(code_of(error), "MOXIE-M007") << error.what();
+        const Finding& finding = error.findings().front();
+        EXPECT_EQ(finding.where.tensor, "model.layers.0.mlp.experts.1.up_proj." + given.part);
+        EXPECT_EQ(finding.where.expert, 1U);
+        EXPECT_EQ(finding.where.layer, 0);
+        EXPECT_NE(finding.message.find("row 0, column 1"), std::string::npos) << finding.message;
+        EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
+      }
+    }
+    const Checkpoint good = fp8_checkpoint(folder.path() / std::to_string(++number), given.dtype,
+                                           given.part, given.good, fp8);
+    const auto out = folder.path() / ("out" + std::to_string(number));
+    EXPECT_EQ(quantize_checkpoint(good, out, to(ConvertFormat::mxfp4)).projections, 6U);
+  }
+}
+
+// Only a record of MXFP4 is kept as published.
+TEST(ConvertDense, AnFp8RecordIsNotKeptByTheGptOssDialect) {
+  const TempFolder folder;
+  Json quantization = Json::object().set("quant_method", "fp8");
+  quantization.set("modules_to_not_convert", Json::array());
+  const Checkpoint source = fp8_checkpoint(folder.path() / "in", DType::f32, "weight_scale_inv",
+                                           std::string("\0\0\0\x3F", 4), quantization, "gpt_oss");
+  const QuantizeReport report = quantize_checkpoint(source, folder.path() / "out",
+                                                    to(ConvertFormat::mxfp4, DialectKind::gpt_oss));
+  EXPECT_EQ(report.dialect, DialectKind::gpt_oss);
+  const Checkpoint made = open_checkpoint(folder.path() / "out");
+  EXPECT_EQ(made.config().find("quantization_config")->find("quant_method")->as_string(), "mxfp4");
+  const MoeModel model = read_model(made);
+  EXPECT_TRUE(model.findings.empty());
+  EXPECT_TRUE(model.require_layer(0).problems.empty());
+}
+
 TEST(ConvertDense, HalvesAndSinglesAreReadExactly) {
   const TempFolder folder;
   std::vector<float> decoded(kInter * kHidden);

@@ -115,6 +115,8 @@ TEST(ConvertFolder, HostileOutputsAreRefusedBeforeAnyByte) {
     expect_refusal([&] { quantize_checkpoint(in, folder.path() / out, to(ConvertFormat::nvfp4)); },
                    ErrorCode::usage, "MOXIE-U002");
   }
+  expect_refusal([&] { quantize_checkpoint(in, {}, to(ConvertFormat::nvfp4)); }, ErrorCode::usage,
+                 "MOXIE-U002");
   EXPECT_EQ(folder_bytes(folder.path() / "in"), before);
   expect_refusal(
       [&] { quantize_checkpoint(in, folder.path() / "file" / "x", to(ConvertFormat::nvfp4)); },
@@ -303,8 +305,11 @@ TEST(ConvertFolder, AnAbsentShardIsRefused) {
   dense_synth(folder, "in", DenseFormat::bf16);
   std::filesystem::remove(folder.path() / "in" / "model-00002-of-00002.safetensors");
   const Checkpoint in = open_checkpoint(folder.path() / "in");
-  expect_refusal([&] { quantize_checkpoint(in, folder.path() / "out", to(ConvertFormat::nvfp4)); },
-                 ErrorCode::input, "MOXIE-C010");
+  const Error error =
+      refusal_of([&] { quantize_checkpoint(in, folder.path() / "out", to(ConvertFormat::nvfp4)); });
+  EXPECT_EQ(error.code(), ErrorCode::input);
+  EXPECT_EQ(code_of(error), "MOXIE-C010");
+  EXPECT_EQ(error.findings().front().severity, Severity::error);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP4 to FP4 and to FP8: what stays, what changes, and what is refused.
 #include <cmath>
+#include <limits>
 
 #include "convert/convert_rig.hpp"
 #include "formats/e4m3.hpp"
@@ -277,7 +278,7 @@ TEST(ConvertFp4, EveryDialectBecomesEveryOther) {
       const QuantizeOptions options =
           to(is_mxfp4 ? ConvertFormat::mxfp4 : ConvertFormat::nvfp4, target);
       const bool fits = target == DialectKind::modelopt   ? !is_mxfp4
-                        : target == DialectKind::gpt_oss  ? is_mxfp4
+                        : target == DialectKind::gpt_oss  ? false
                         : target == DialectKind::deepseek ? dialect == DialectKind::deepseek
                                                           : true;
       if (!fits) {
@@ -290,25 +291,88 @@ TEST(ConvertFp4, EveryDialectBecomesEveryOther) {
       EXPECT_EQ(report.changed_elems, 0U);
       const Checkpoint made = open_checkpoint(out);
       EXPECT_TRUE(made.findings().empty());
-      if (target == DialectKind::gpt_oss) {
-        const MoeModel model = read_model(source);
-        const Projection& up = model.require_layer(1).experts[2].up;
-        const auto codes = raw(source, up.codes.tensor->name);
-        const std::string prefix = model.require_layer(1).prefix;
-        const auto blocks = raw(made, prefix + ".gate_up_proj_blocks");
-        const std::uint64_t row_bytes = 160 / 2;
-        for (std::uint64_t row = 0; row < 96; ++row) {
-          ASSERT_TRUE(
-              std::ranges::equal(blocks.subspan((2 * 2 * 96 + 2 * row + 1) * row_bytes, row_bytes),
-                                 codes.subspan(row * row_bytes, row_bytes)));
-        }
-        continue;
-      }
       std::uint64_t differing = 0;
       for_each_value(source, made, [&](double a, double b) {
         differing += std::abs(a - b) > std::abs(a) * 3e-7;
       });
       EXPECT_EQ(differing, 0U) << out;
+    }
+  }
+}
+
+// The family decides: readers of the gpt-oss dialect want biases and its activation.
+TEST(ConvertFp4, TheGptOssDialectIsForItsFamilyAlone) {
+  const TempFolder folder;
+  const TinyOptions options{.dialect = TinyDialect::compressed_mxfp4};
+  const QuantizeOptions stacked = to(ConvertFormat::mxfp4, DialectKind::gpt_oss);
+  const Error error = refusal_of([&] {
+    quantize_checkpoint(tiny_checkpoint(folder, options, "other"), folder.path() / "no", stacked);
+  });
+  EXPECT_EQ(error.code(), ErrorCode::unsupported);
+  EXPECT_EQ(code_of(error), "MOXIE-Q005");
+  EXPECT_EQ(error.findings().front().got, "deepseek_v3");
+  EXPECT_NE(error.findings().front().hint.find("compressed-tensors"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "no"));
+
+  SynthOptions oss = synth_options("gpt-oss-20b");
+  oss.hidden = 64;
+  synthesise(folder.path() / "oss", oss);
+  const Checkpoint source = open_checkpoint(folder.path() / "oss");
+  const QuantizeReport report = quantize_checkpoint(source, folder.path() / "out", stacked);
+  EXPECT_TRUE(report.findings.empty());
+  const Checkpoint made = open_checkpoint(folder.path() / "out");
+  EXPECT_TRUE(read_model(made).findings.empty());
+  for (const TensorInfo& tensor : source.tensors()) {
+    EXPECT_TRUE(std::ranges::equal(raw(made, tensor.name), raw(source, tensor.name)))
+        << tensor.name;
+  }
+}
+
+// Below 2^-128 a scale has no finite reciprocal.
+TEST(ConvertFp4, ScalesWithoutAReciprocalAreRefusedInBothDirections) {
+  const TempFolder folder;
+  int number = 0;
+  const std::string stem = "model.layers.1.mlp.experts.2.up_proj.";
+  for (const TinyDialect from : {TinyDialect::modelopt, TinyDialect::compressed_nvfp4}) {
+    const bool inverse = from == TinyDialect::compressed_nvfp4;
+    for (const bool input : {false, true}) {
+      const std::string name =
+          stem + (input ? (inverse ? "input_global_scale" : "input_scale")
+                        : (inverse ? "weight_global_scale" : "weight_scale_2"));
+      for (const float value : {2.5e-39F, 1e-45F, 0.0F, -1.0F, INFINITY, NAN}) {
+        const Checkpoint source =
+            tiny_checkpoint(folder, {.dialect = from, .edits = {set_scalar(name, value)}},
+                            std::to_string(++number));
+        const Error error = refusal_of([&] {
+          quantize_checkpoint(source, folder.path() / "out",
+                              to(ConvertFormat::nvfp4, inverse ? DialectKind::modelopt
+                                                               : DialectKind::compressed_tensors));
+        });
+        EXPECT_EQ(error.code(), ErrorCode::input);
+        EXPECT_EQ(code_of(error), "MOXIE-M007") << error.what();
+        const auto& where = error.findings().front().where;
+        EXPECT_EQ(where.tensor, name);
+        EXPECT_EQ(where.layer, 1);
+        EXPECT_EQ(where.expert, 2U);
+        EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
+      }
+    }
+    // The least that has one, and the largest of all.
+    for (const float value : {3.0e-39F, std::numeric_limits<float>::max()}) {
+      const Checkpoint source = tiny_checkpoint(
+          folder,
+          {.dialect = from,
+           .edits = {set_scalar(stem + (inverse ? "weight_global_scale" : "weight_scale_2"),
+                                value)}},
+          std::to_string(++number));
+      const auto out = folder.path() / ("fits" + std::to_string(number));
+      quantize_checkpoint(source, out,
+                          to(ConvertFormat::nvfp4,
+                             inverse ? DialectKind::modelopt : DialectKind::compressed_tensors));
+      const float stored =
+          scalar(open_checkpoint(out), stem + (inverse ? "weight_scale_2" : "weight_global_scale"));
+      EXPECT_TRUE(std::isfinite(stored));
+      EXPECT_NEAR(static_cast<double>(stored) * static_cast<double>(value), 1.0, 1e-6);
     }
   }
 }

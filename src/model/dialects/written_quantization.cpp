@@ -180,7 +180,10 @@ Json deepseek_quantization(const Json& source, const WrittenQuantization& writte
 
 // As published, where the source says it.
 Json gpt_oss_quantization(const Json& source, const WrittenQuantization& written) {
-  if (source.find("modules_to_not_convert") != nullptr) return source;
+  const Json* method = source.find("quant_method");
+  const std::string name = method != nullptr ? method->as_string() : std::string();
+  const bool is_own = name == "mxfp4" || name == "gpt_oss_mxfp4";
+  if (is_own && source.find("modules_to_not_convert") != nullptr) return source;
   Json quantization;
   quantization.set("modules_to_not_convert", ignored_modules(written)).set("quant_method", "mxfp4");
   return quantization;
