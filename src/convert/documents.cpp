@@ -53,6 +53,11 @@ std::vector<std::string> ignored_modules(const Source& source, const PatternStyl
       continue;
     }
     if (block->mtp) {
+      // Beside the pattern, the experts by name, for readers without regular expressions.
+      constexpr std::string_view kExperts = ".experts.";
+      if (const std::size_t at = module.find(kExperts);
+          !style.begin.empty() && at != std::string_view::npos)
+        patterns.insert(std::string(module.substr(0, at + kExperts.size() - 1)));
       const std::size_t at = module.find("mtp.");
       patterns.insert(std::string(style.begin) + escaped(module.substr(0, at + 4), style) +
                       std::string(style.rest));

@@ -78,6 +78,7 @@ void require_words_for(const std::vector<LeftExperts>& left, const Source& sourc
   if (left.empty()) return;
   const Checkpoint& checkpoint = source.model->checkpoint;
   const DeclaredFormat declared = declared_format(documents.config, documents.sidecar);
+  const DeclaredLayers layers(documents.config, documents.sidecar);
   const ExpertNames names = find_expert_names(checkpoint);
   for (const LeftExperts& experts : left) {
     const auto group = names.groups.find(experts.prefix);
@@ -86,7 +87,9 @@ void require_words_for(const std::vector<LeftExperts>& left, const Source& sourc
       return choose_dialect(experts.prefix, group->second, declaration).dialect != nullptr;
     };
     const bool is_fp4 = reads({});
-    if (is_fp4 || !reads({.format = declared.format, .quantization = declared.quantization}))
+    const bool is_left_out = !layers.format_of(experts.prefix, declared.format);
+    if (is_fp4 || is_left_out ||
+        !reads({.format = declared.format, .quantization = declared.quantization}))
       continue;
     throw Error(ErrorCode::unsupported,
                 {.code = "MOXIE-Q005",

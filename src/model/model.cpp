@@ -150,7 +150,10 @@ class ModelReader {
   }
 
   std::optional<LayerRequest> request_for_mtp(const std::string& prefix, const ExpertGroup& group) {
-    const DialectChoice choice = choose_dialect(prefix, group, declared());
+    // As for main layers: what the config leaves out is read only where it is FP4.
+    const bool left_out = model_.config.format && !declared_of(prefix);
+    const DialectChoice choice =
+        choose_dialect(prefix, group, left_out ? DeclaredDialect{} : declared());
     if (choice.dialect == nullptr) return std::nullopt;
     const int layer = static_cast<int>(model_.config.num_layers) + group.number;
     // No more experts than tensors: a single large id must not make room for all below it.
