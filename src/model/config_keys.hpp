@@ -28,7 +28,7 @@ struct FamilyKeys {
   RouterKind router;
   bool gated = true;
   bool norm_topk_default = true;  // where the config does not say
-  bool biases = false;   // of the experts' projections
+  bool biases = false;            // of the experts' projections
   Keys activation_limit{};
   Keys hash_layers{};
   Keys norm_topk{};
