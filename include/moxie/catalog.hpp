@@ -49,6 +49,9 @@ struct KernelEntry {
   SumOrder sum_order{};
   std::string_view route{};  // the routing kernel that goes with it
   bool built = false;        // this binary holds its code
+  std::span<const Target> more_targets{};  // that it runs on beside `target`
+
+  [[nodiscard]] MOXIE_API bool runs_on(Target other) const;
 };
 
 // All kernels in order of preference: the first that supports a problem is planned.

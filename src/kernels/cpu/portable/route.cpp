@@ -15,9 +15,11 @@
 #include "base/parallel.hpp"
 #include "formats/bf16.hpp"
 #include "kernels/cpu/portable/route_logits.hpp"
-#include "kernels/cpu/portable/route_select.hpp"
+#include "kernels/route_select.hpp"
 
 namespace moxie::cpu::portable {
+
+using namespace route;
 
 namespace {
 
