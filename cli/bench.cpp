@@ -35,16 +35,13 @@ const std::vector<std::uint64_t> kDefaultTokens = {1, 8, 64};
 class TimedLayer {
  public:
   TimedLayer(const MoeLayer& layer, const Probe& probe)
-      : layer_(layer),
-        probe_(probe),
-        y_(probe.tokens * probe.hidden),
-        workspace_(layer.workspace_size(probe.tokens)) {}
+      : call_(layer, probe.tokens), probe_(probe), y_(probe.tokens * probe.hidden) {}
 
   // Microseconds of one call.
   double call() {
     LayerIo io = io_of(probe_, y_.data(), DType::bf16, &flags_);
     io.trace = &trace_;
-    return call_layer(layer_, io, workspace_);
+    return call_layer(call_, io);
   }
   [[nodiscard]] const Trace& trace() const { return trace_; }
   // Whether the bf16 result is within half a unit in the last place of this one.
@@ -57,10 +54,9 @@ class TimedLayer {
   }
 
  private:
-  const MoeLayer& layer_;
+  HostCall call_;
   const Probe& probe_;
   std::vector<std::uint16_t> y_;  // [tokens, hidden] bf16
-  std::vector<std::byte> workspace_;
   Trace trace_;
   std::uint32_t flags_ = 0;
 };

@@ -23,7 +23,7 @@ BELOW = {
     "kernels/cpu": ["kernels/route_select"],
     "kernels/cuda": ["kernels/route_select", "device"],
     "kernels/registry": ["kernels/cpu", "kernels/cuda", "catalog"],
-    "layer": ["pack", "kernels/registry"],
+    "layer": ["pack", "kernels/registry", "device"],
     "probe": ["checkpoint"],
     "verify": ["layer", "probe", "kernels/ref"],
     "measure": ["base"],

@@ -21,12 +21,12 @@ struct GpuInfo {
 };
 
 struct GpuReport {
-  bool built = false;            // this binary holds CUDA code
-  std::string driver{};          // newest CUDA version of the driver, "13.0"; empty: no driver
-  std::string runtime{};         // CUDA version that this binary was built with
-  std::vector<GpuInfo> gpus{};   // in the runtime's order
-  std::size_t current = 0;       // the one that this thread uses
-  std::string problem{};         // why there are none; empty when there is one
+  bool built = false;           // this binary holds CUDA code
+  std::string driver{};         // newest CUDA version of the driver, "13.0"; empty: no driver
+  std::string runtime{};        // CUDA version that this binary was built with
+  std::vector<GpuInfo> gpus{};  // in the runtime's order
+  std::size_t current = 0;      // the one that this thread uses
+  std::string problem{};        // why there are none; empty when there is one
 };
 // Never fails; what fails is in `problem`.
 MOXIE_API GpuReport list_gpus();

@@ -55,14 +55,20 @@ bool KernelEntry::runs_on(Target other) const {
   return other == target || std::ranges::find(more_targets, other) != more_targets.end();
 }
 
+std::vector<Target> targets_of(const KernelEntry& kernel) {
+  std::vector<Target> targets(1 + kernel.more_targets.size(), kernel.target);
+  std::ranges::copy(kernel.more_targets, targets.begin() + 1);
+  return targets;
+}
+
 std::span<const KernelEntry> kernel_catalog() { return kKernels; }
 
 std::string refusal(const KernelEntry& kernel, const KernelProblem& problem) {
   if (!kernel.runs_on(problem.target)) {
-    std::string targets(name_of(kernel.target));
-    for (const Target target : kernel.more_targets) targets += ", " + std::string(name_of(target));
-    return "runs on " + targets + ", the target is " +
-           std::string(name_of(problem.target));
+    std::string targets;
+    for (const Target target : targets_of(kernel))
+      targets += (targets.empty() ? "" : ", ") + std::string(name_of(target));
+    return "runs on " + targets + ", the target is " + std::string(name_of(problem.target));
   }
   if (std::ranges::find(kernel.act_formats, problem.act_format) == kernel.act_formats.end()) {
     std::string known;

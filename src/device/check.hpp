@@ -12,8 +12,8 @@ namespace moxie::device {
 
 }  // namespace moxie::device
 
-#define MOXIE_CUDA(call)                                                                  \
-  do {                                                                                    \
-    if (const cudaError_t moxie_code = (call); moxie_code != cudaSuccess)                 \
-      ::moxie::device::raise_cuda(#call, static_cast<int>(moxie_code));                   \
+#define MOXIE_CUDA(call)                                                  \
+  do {                                                                    \
+    if (const cudaError_t moxie_code = (call); moxie_code != cudaSuccess) \
+      ::moxie::device::raise_cuda(#call, static_cast<int>(moxie_code));   \
   } while (false)

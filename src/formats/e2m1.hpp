@@ -18,8 +18,7 @@ MOXIE_HD constexpr float decode_e2m1(std::uint8_t code) {
   const std::uint32_t magnitude = code & 0x7U;
   constexpr std::uint32_t kHalf = 0x3F000000U;
   // Codes from 2 on are fp32 numbers with other widths: two bits of exponent, one of fraction.
-  const std::uint32_t bits =
-      magnitude < 2 ? magnitude * kHalf : (126U << 23) + (magnitude << 22);
+  const std::uint32_t bits = magnitude < 2 ? magnitude * kHalf : (126U << 23) + (magnitude << 22);
   return bits_as<float>(bits | (code & std::uint32_t{kE2m1SignBit}) << 28);
 }
 

@@ -75,8 +75,8 @@ struct ExpertsArgs {
   std::byte* workspace = nullptr;  // workspace_bytes(shape, tokens), any content and alignment
   std::uint32_t* flags = nullptr;
   unsigned threads = 1;
-  Trace* trace = nullptr;  // stage times are added; may be null
-  void* stream = nullptr;  // GPUs: the cudaStream_t whose order the work keeps
+  Trace* trace = nullptr;       // stage times are added; may be null
+  void* stream = nullptr;       // GPUs: the cudaStream_t whose order the work keeps
   int* launch_error = nullptr;  // GPUs: host memory; the code of a launch that failed is put here
 };
 

@@ -52,7 +52,8 @@ MOXIE_HD Ranked next_in_order(std::uint64_t count, Ranked last, ValueAt value_at
   Ranked best{.id = count};
   for (std::uint64_t id = 0; id < count; ++id) {
     const Ranked candidate{.value = value_at(id), .id = id};
-    if (candidate.value != candidate.value || (last.id != kNobody.id && !is_ahead(last, candidate))) continue;
+    if (candidate.value != candidate.value || (last.id != kNobody.id && !is_ahead(last, candidate)))
+      continue;
     if (best.id == count || candidate.value > best.value) best = candidate;
   }
   return best;
@@ -78,7 +79,7 @@ MOXIE_HD float group_score(std::uint64_t begin, std::uint64_t end, ValueAt value
 // Takes the experts of all but the kept groups out of the selection.
 template <class ValueAt>
 MOXIE_HD void mask_groups(const RouterShape& shape, ValueAt value_at, float* scores,
-                 float* group_scores) {
+                          float* group_scores) {
   const std::uint64_t group_experts = shape.experts / shape.expert_groups;
   for (std::uint64_t group = 0; group < shape.expert_groups; ++group) {
     const std::uint64_t begin = group * group_experts;
@@ -100,9 +101,9 @@ MOXIE_HD void mask_groups(const RouterShape& shape, ValueAt value_at, float* sco
 // Fills `ids` with the token's experts, best first; false when fewer than top_k can be chosen.
 // Scores of groups that are not kept are lost.
 MOXIE_HD inline bool select_experts(const RouterShape& shape, const float* bias,
-                           float* scores,        // [experts]
-                           float* group_scores,  // [expert_groups], scratch
-                           std::int32_t* ids) {  // [top_k]
+                                    float* scores,        // [experts]
+                                    float* group_scores,  // [expert_groups], scratch
+                                    std::int32_t* ids) {  // [top_k]
   const auto biased = [=](std::uint64_t expert) {
     return bias == nullptr ? scores[expert] : scores[expert] + bias[expert];
   };
@@ -119,7 +120,7 @@ MOXIE_HD inline bool select_experts(const RouterShape& shape, const float* bias,
 // Turns the logits of the chosen experts into their softmax, in place: over all experts, or over
 // the chosen ones, which is the same after normalising. `scores` are the logits of all.
 MOXIE_HD inline void softmax_weights(const RouterShape& shape, const float* scores,  // [experts]
-                            float* weights) {                               // [top_k]
+                                     float* weights) {                               // [top_k]
   const bool over_all = shape.kind == RouterKind::softmax_topk && !shape.norm_topk;
   const float largest = weights[0];  // the first choice
   const auto exponential = [=](float logit) { return exp_f32(logit - largest); };
@@ -143,7 +144,8 @@ MOXIE_HD inline void finish_weights(const RouterShape& shape, float* weights) { 
   if (shape.norm_topk) {
     float sum = 0.0F;
     for (std::uint64_t choice = 0; choice < shape.top_k; ++choice) sum += weights[choice];
-    divisor = shape.kind == RouterKind::sigmoid ? sum + kLeastSum : (sum < kLeastSum ? kLeastSum : sum);
+    divisor =
+        shape.kind == RouterKind::sigmoid ? sum + kLeastSum : (sum < kLeastSum ? kLeastSum : sum);
   }
   for (std::uint64_t choice = 0; choice < shape.top_k; ++choice) {
     weights[choice] = shape.routed_scaling * weights[choice] / divisor;

@@ -24,15 +24,15 @@ constexpr bool has_x_of_slots(const ExpertsShape& shape) {
 // Slot s is choice s % top_k of token s / top_k. Rows are the valid slots, sorted by local expert
 // and then by slot; a tile is up to kTileRows neighbouring rows of one expert.
 struct Workspace {
-  float* x = nullptr;                     // [x rows, hidden], quantised
-  float* act = nullptr;                   // [slots, inter], quantised
-  float* down = nullptr;                  // [slots, hidden]
-  std::uint32_t* counts = nullptr;        // [local_experts]
-  std::uint32_t* with0 = nullptr;         // [local_experts + 1]; first rows of the experts
-  std::uint32_t* tiles0 = nullptr;        // [local_experts + 1]; first tiles of the experts
-  std::int32_t* expert_of_slot = nullptr; // [slots], local; -1: masked
-  std::int32_t* row_of_slot = nullptr;    // [slots]; -1: masked
-  std::uint32_t* slot_of_row = nullptr;   // [slots]
+  float* x = nullptr;                       // [x rows, hidden], quantised
+  float* act = nullptr;                     // [slots, inter], quantised
+  float* down = nullptr;                    // [slots, hidden]
+  std::uint32_t* counts = nullptr;          // [local_experts]
+  std::uint32_t* with0 = nullptr;           // [local_experts + 1]; first rows of the experts
+  std::uint32_t* tiles0 = nullptr;          // [local_experts + 1]; first tiles of the experts
+  std::int32_t* expert_of_slot = nullptr;   // [slots], local; -1: masked
+  std::int32_t* row_of_slot = nullptr;      // [slots]; -1: masked
+  std::uint32_t* slot_of_row = nullptr;     // [slots]
   std::uint32_t* expert_of_tile = nullptr;  // [tiles]
   std::uint32_t* row_of_tile = nullptr;     // [tiles]; its first row
   float* x_scale = nullptr;    // [x rows]; global scales, this and all below for nvfp4 alone

@@ -4,11 +4,10 @@
 //
 // Grids follow from the shape and the tokens alone; what the routing decides is read on the device.
 // Nothing is allocated, copied or waited for, so a call can be captured.
-#include "kernels/cuda/portable/kernels.hpp"
-
 #include <cuda_runtime.h>
 
 #include "base/align.hpp"
+#include "kernels/cuda/portable/kernels.hpp"
 #include "kernels/cuda/portable/products.cuh"
 #include "kernels/cuda/portable/quantise.cuh"
 #include "kernels/cuda/portable/slots.cuh"

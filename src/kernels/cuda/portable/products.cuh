@@ -70,7 +70,8 @@ __device__ void multiply(const WeightRow (&weights)[kSides], std::uint64_t colum
 #pragma unroll
         for (int side = 0; side < kSides; ++side) {
           const unsigned pair = weights[side].codes[column / 2];
-          weight[side] = decode_e2m1(static_cast<std::uint8_t>(pair >> (column % 2 * 4))) * scale[side];
+          weight[side] =
+              decode_e2m1(static_cast<std::uint8_t>(pair >> (column % 2 * 4))) * scale[side];
         }
 #pragma unroll
         for (unsigned r = 0; r < kTileRows; ++r) {
@@ -118,9 +119,7 @@ struct Place {
     return true;
   }
   // Row r of the tile; the last one again behind it, whose sums nobody stores.
-  __device__ std::uint64_t row(unsigned r) const {
-    return first_row + (r < rows ? r : rows - 1);
-  }
+  __device__ std::uint64_t row(unsigned r) const { return first_row + (r < rows ? r : rows - 1); }
 };
 
 // Gate and up, activation function. Grid: tiles x inter / kColumns.
@@ -135,8 +134,8 @@ __global__ void __launch_bounds__(kProductThreads) gate_up(const __grid_constant
     return has_x_of_slots(shape) ? row : call.work.slot_of_row[row] / shape.top_k;
   };
   WeightRow weights[kSides];
-  weights[0] = weight_row<kFormat>(blob, at.column, shape.hidden, in.up, in.up_scale, in.up_mul,
-                                   in.up_bias);
+  weights[0] =
+      weight_row<kFormat>(blob, at.column, shape.hidden, in.up, in.up_scale, in.up_mul, in.up_bias);
   if constexpr (kSides == 2) {
     weights[1] = weight_row<kFormat>(blob, at.column, shape.hidden, in.gate, in.gate_scale,
                                      in.gate_mul, in.gate_bias);

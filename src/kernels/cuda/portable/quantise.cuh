@@ -17,10 +17,10 @@ inline constexpr unsigned kQuantiseThreads = 128;
 // The rows of x, or those that enter the down product.
 template <bool kIsX>
 struct Rows {
-  float* values;         // [capacity, width]
-  float* scales;         // [capacity]
+  float* values;  // [capacity, width]
+  float* scales;  // [capacity]
   std::uint64_t width;
-  std::uint64_t count;   // of rows that hold something
+  std::uint64_t count;  // of rows that hold something
 
   __device__ explicit Rows(const Call& call)
       : values(kIsX ? call.work.x : call.work.act),
@@ -96,8 +96,8 @@ __device__ float amax_of_groups(const Call& call, const Rows<kIsX>& rows, std::u
 
 // Policy dynamic, first step. Grid: rows.
 template <bool kIsX>
-__global__ void __launch_bounds__(kQuantiseThreads) measure_rows(
-    const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(kQuantiseThreads)
+    measure_rows(const __grid_constant__ Call call) {
   const Rows<kIsX> rows(call);
   const std::uint64_t row = blockIdx.x;
   if (row >= rows.count) return;
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kQuantiseThreads) measure_all(const __grid_con
 // Gate and up read the same x: the larger scale clips neither more than it asks for.
 template <bool kIsX>
 __device__ float stored_scale(const Call& call, std::uint64_t row) {
-  const auto expert = static_cast<std::uint64_t>(
-      call.work.expert_of_slot[call.work.slot_of_row[row]]);
+  const auto expert =
+      static_cast<std::uint64_t>(call.work.expert_of_slot[call.work.slot_of_row[row]]);
   const std::byte* blob = call.args.weights.blobs + expert * call.args.weights.stride;
   const BlobOffsets& at = call.args.weights.offsets;
   if (!kIsX) return scalar_at(blob, at.down_act_mul, 0.0F);
@@ -144,8 +144,8 @@ __device__ float* tap_of(const Call& call, std::uint64_t row) {
 
 // Grid: rows.
 template <bool kIsX>
-__global__ void __launch_bounds__(kQuantiseThreads) quantise_nvfp4(
-    const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(kQuantiseThreads)
+    quantise_nvfp4(const __grid_constant__ Call call) {
   const Rows<kIsX> rows(call);
   const std::uint64_t row = blockIdx.x;
   if (row >= rows.count || !is_used<kIsX>(call, row)) return;
@@ -197,8 +197,7 @@ __global__ void __launch_bounds__(kQuantiseThreads) note_scales(const __grid_con
     if (!is_used<kIsX>(call, row)) continue;
     const float scale = rows.scales[row];
     most = fmaxf(most, scale);
-    least_inverse =
-        fmaxf(least_inverse, bits_as<float>(kTop - bits_as<std::uint32_t>(scale)));
+    least_inverse = fmaxf(least_inverse, bits_as<float>(kTop - bits_as<std::uint32_t>(scale)));
   }
   most = largest_of_block(most);
   least_inverse = largest_of_block(least_inverse);
@@ -211,8 +210,8 @@ __global__ void __launch_bounds__(kQuantiseThreads) note_scales(const __grid_con
 
 // Formats without a global scale. Grid: rows.
 template <bool kIsX, ActFormat kFormat>
-__global__ void __launch_bounds__(kQuantiseThreads) quantise_rows(
-    const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(kQuantiseThreads)
+    quantise_rows(const __grid_constant__ Call call) {
   constexpr unsigned kGroup = act_group(kFormat);
   const Rows<kIsX> rows(call);
   const std::uint64_t row = blockIdx.x;

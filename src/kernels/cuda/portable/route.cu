@@ -2,13 +2,12 @@
 // cuda.portable.route: logits of all experts into the workspace, sixteen threads a logit; then one
 // thread a token from logits to weights, as on the host and with the same bits. Assumes a table of
 // ids in [0, experts) and a bias of numbers, which whoever binds the tensors has checked.
-#include "kernels/cuda/portable/kernels.hpp"
-
 #include <cuda_runtime.h>
 
 #include "base/align.hpp"
 #include "base/checked.hpp"
 #include "formats/bf16.hpp"
+#include "kernels/cuda/portable/kernels.hpp"
 #include "kernels/route_select.hpp"
 
 namespace moxie::cuda::portable {
@@ -63,8 +62,8 @@ __global__ void __launch_bounds__(kThreads) compute_logits(const __grid_constant
   bool needed = index < args.shape.experts;
   if (args.token_table != nullptr) {
     const std::int64_t id = args.token_ids[token];
-    needed = index < args.shape.top_k && id >= 0 &&
-             static_cast<std::uint64_t>(id) < args.shape.vocab;
+    needed =
+        index < args.shape.top_k && id >= 0 && static_cast<std::uint64_t>(id) < args.shape.vocab;
     if (needed) {
       expert = static_cast<std::uint64_t>(
           args.token_table[static_cast<std::uint64_t>(id) * args.shape.top_k + index]);
@@ -124,8 +123,8 @@ __device__ void by_score(const RouteCall& call, std::uint64_t token) {
   }
   std::int32_t* ids = args.topk_ids + token * shape.top_k;
   float* weights = args.topk_weights + token * shape.top_k;
-  if (!route::select_experts(shape, of_logits ? nullptr : args.bias, scores,
-                             scores + shape.experts, ids)) {
+  if (!route::select_experts(shape, of_logits ? nullptr : args.bias, scores, scores + shape.experts,
+                             ids)) {
     return mask(args, token, kFlagBadLogits);
   }
   for (std::uint64_t choice = 0; choice < shape.top_k; ++choice)
@@ -155,12 +154,10 @@ __global__ void __launch_bounds__(kSelectThreads) select(const __grid_constant__
 
 void run(const RouteArgs& args) {
   if (args.tokens == 0) return;
-  const RouteCall call{
-      .args = args,
-      .rows = reinterpret_cast<float*>(align_up(args.workspace, kRowAlignment))};
+  const RouteCall call{.args = args,
+                       .rows = reinterpret_cast<float*>(align_up(args.workspace, kRowAlignment))};
   auto* stream = static_cast<cudaStream_t>(args.stream);
-  const std::uint64_t logits =
-      args.token_table != nullptr ? args.shape.top_k : args.shape.experts;
+  const std::uint64_t logits = args.token_table != nullptr ? args.shape.top_k : args.shape.experts;
   const dim3 grid(static_cast<unsigned>(args.tokens),
                   static_cast<unsigned>(divide_up(logits, kLogits)));
   compute_logits<<<grid, kThreads, 0, stream>>>(call);
