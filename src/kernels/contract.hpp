@@ -3,7 +3,8 @@
 //
 // Every pointer of a call is memory of the machine that the kernel runs on: the host's for a CPU,
 // device memory for a GPU, where `stats` and `flags` are device memory too, `threads` and `trace`
-// mean nothing, and a call returns before its work is done.
+// mean nothing, elements of x and of a router's weight lie at multiples of their size, and a call
+// returns before its work is done.
 #pragma once
 
 #include <cstddef>

@@ -204,6 +204,7 @@ TEST_F(Answers, OfDevicesListEveryKernelOfTheCatalog) {
   const Json document = this->document({"devices"});
   expect_members(document, {{"version", Kind::text},
                             {"cpu", Kind::object},
+                            {"cuda", Kind::object},
                             {"gpus", Kind::list},
                             {"kernels", Kind::list},
                             {"findings", Kind::list}});
@@ -213,6 +214,7 @@ TEST_F(Answers, OfDevicesListEveryKernelOfTheCatalog) {
     const KernelEntry& kernel = kernel_catalog()[i];
     expect_members(kernels[i], {{"name", Kind::text},
                                 {"target", Kind::text},
+                                {"targets", Kind::list},
                                 {"layout", Kind::text},
                                 {"built", Kind::boolean},
                                 {"runs_here", Kind::boolean},

@@ -52,7 +52,8 @@ TEST_F(OtherRefusals, CountExpertsAgainstGroupsC01) {
 
 TEST_F(OtherRefusals, GiveEveryKernelsReasonC01) {
   for (const char* target : {"sm90", "sm100", "sm120"}) {
-    const std::string line = unsupported("MOXIE-P002", model_, {"--target", target});
+    const std::string line =
+        unsupported("MOXIE-P002", model_, {"--target", target, "--act-format", "int8"});
     EXPECT_TRUE(has(line, "cpu.portable.experts runs on cpu")) << line;
   }
   const std::string line = unsupported("MOXIE-P002", model_, {"--act-format", "int8"});
