@@ -126,7 +126,7 @@ int run_run(const RunArgs& args, const Console& console) {
       .seed = args.seed,
       .trace = args.trace,
       .work = count_work(subject.config(), subject.plans().front().format, probe, DType::f32),
-      .ceilings = measure_ceilings(args.threads == 0 ? host_cpu().threads : args.threads),
+      .ceilings = ceilings_of(subject.plans().front().target, args.threads),
       .runs = {},
       .findings = routed.findings};
   References references(subject, probe, console);

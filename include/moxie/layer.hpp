@@ -135,6 +135,8 @@ class MOXIE_API HostCall {
   // Errors: Error(environment) MOXIE-E005 when the device fails.
   CallStatus forward(const LayerIo& io);
   std::vector<ActScales> warm_up(const LayerIo& io, double margin);
+  // Pushes what calls read out of a GPU's cache; the CPU's is the caller's business.
+  void evict();
   // Time of the last forward(), without the copies.
   [[nodiscard]] double us() const;
 

@@ -41,7 +41,8 @@ struct HostCall::State {
     device::Event begin;
     device::Event end;
     device::Buffer workspace;
-    device::Buffer data;  // inputs and results; grows
+    device::Buffer data;      // inputs and results; grows
+    device::Buffer evicting;  // made when it is needed
   };
   std::unique_ptr<OnDevice> device;
 
@@ -147,6 +148,16 @@ std::vector<ActScales> HostCall::warm_up(const LayerIo& io, double margin) {
   return state.on_device(io, [&](const LayerIo& there, std::span<std::byte> workspace, void*) {
     return state.layer->warm_up(there, workspace, margin);
   });
+}
+
+void HostCall::evict() {
+  State::OnDevice* device = state_->device.get();
+  if (device == nullptr) return;
+  constexpr std::uint64_t kMoreThanAnyCache = std::uint64_t{256} << 20;
+  if (device->evicting.bytes() == 0) device->evicting = device::Buffer(kMoreThanAnyCache);
+  (void)device::fill(device->evicting.data(), std::byte{0}, kMoreThanAnyCache,
+                     device->stream.handle());
+  device->stream.wait();
 }
 
 double HostCall::us() const { return state_->us; }
