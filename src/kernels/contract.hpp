@@ -86,6 +86,9 @@ struct ExpertsKernel {
   void (*run)(const ExpertsArgs& args) = nullptr;
   std::uint64_t (*workspace_bytes)(const ExpertsShape& shape, std::uint64_t tokens) = nullptr;
   bool (*supports)(Activation activation) = nullptr;
+  // Loads the code, so that no call has to: a first call may be captured. Returns the runtime's
+  // code of what failed, 0 when all is well. Null: nothing to load.
+  int (*prepare)() = nullptr;
 };
 
 // The record of a router: kind and constants, and its tensors in memory.

@@ -410,6 +410,12 @@ MoeLayer::MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<Pac
   check_act_scale(plan);
   require_device(plan.target);
   state_->partials = find_partials_kernel(plan.target);
+  if (const int code = state_->kernel->prepare == nullptr ? 0 : state_->kernel->prepare();
+      code != 0) {
+    throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
+                                         .message = "the device does not load " + plan.kernel,
+                                         .got = device::error_text(code)});
+  }
   state_->offsets = blob_offsets(plan.layout);
   state_->threads = spec.threads == 0 ? usable_threads() : std::min(spec.threads, usable_threads());
   for (PackedExperts& packed : ranks) state_->hold(std::move(packed));

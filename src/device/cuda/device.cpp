@@ -57,6 +57,8 @@ namespace {
 
 // Large enough for the bus to be busy, small enough to be there always.
 constexpr std::uint64_t kStagingBytes = std::uint64_t{8} << 20;
+// Pinning memory costs more than it saves below.
+constexpr std::uint64_t kLeastStaged = std::uint64_t{1} << 20;
 
 cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
 cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
@@ -124,12 +126,16 @@ Buffer::~Buffer() { (void)cudaFree(data_); }
 void copy_to_device(std::byte* to, std::span<const std::byte> from) {
   if (from.empty()) return;
   const Stream stream;
+  cudaStream_t queue = stream_of(stream.handle());
+  if (from.size() < kLeastStaged) {
+    MOXIE_CUDA(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, queue));
+    return stream.wait();
+  }
   const Staging staging(from.size());
   for (std::uint64_t at = 0; at < from.size(); at += kStagingBytes) {
     const std::uint64_t count = std::min(kStagingBytes, from.size() - at);
     std::memcpy(staging.data(), from.data() + at, count);
-    MOXIE_CUDA(cudaMemcpyAsync(to + at, staging.data(), count, cudaMemcpyHostToDevice,
-                               stream_of(stream.handle())));
+    MOXIE_CUDA(cudaMemcpyAsync(to + at, staging.data(), count, cudaMemcpyHostToDevice, queue));
     stream.wait();
   }
 }
@@ -137,11 +143,15 @@ void copy_to_device(std::byte* to, std::span<const std::byte> from) {
 void copy_to_host(std::span<std::byte> to, const std::byte* from) {
   if (to.empty()) return;
   const Stream stream;
+  cudaStream_t queue = stream_of(stream.handle());
+  if (to.size() < kLeastStaged) {
+    MOXIE_CUDA(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, queue));
+    return stream.wait();
+  }
   const Staging staging(to.size());
   for (std::uint64_t at = 0; at < to.size(); at += kStagingBytes) {
     const std::uint64_t count = std::min(kStagingBytes, to.size() - at);
-    MOXIE_CUDA(cudaMemcpyAsync(staging.data(), from + at, count, cudaMemcpyDeviceToHost,
-                               stream_of(stream.handle())));
+    MOXIE_CUDA(cudaMemcpyAsync(staging.data(), from + at, count, cudaMemcpyDeviceToHost, queue));
     stream.wait();
     std::memcpy(to.data() + at, staging.data(), count);
   }

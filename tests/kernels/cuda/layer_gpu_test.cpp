@@ -37,6 +37,17 @@ class GpuLayer : public OnGpu {
   }
 };
 
+LayerIo io_of(const Probe& probe, std::vector<float>& y, std::uint32_t& flags) {
+  return {.x = probe.x_ref(),
+          .topk_ids = probe.topk_ids.data(),
+          .topk_weights = probe.topk_weights.data(),
+          .y = {.data = y.data(),
+                .rows = probe.tokens,
+                .cols = probe.hidden,
+                .row_stride = probe.hidden},
+          .flags = &flags};
+}
+
 // Into rows that are farther apart than they are wide.
 struct Output {
   Output(const Probe& probe, DType type)
@@ -72,14 +83,7 @@ TEST_F(GpuLayer, HasTheHostsBitsForEveryPlan) {  // R-12
       if (row.act_scale == ActScale::warmup && tokens > 0) {
         std::vector<float> y(tokens * probe.hidden);
         std::uint32_t flags = 0;
-        const LayerIo io{.x = probe.x_ref(),
-                         .topk_ids = probe.topk_ids.data(),
-                         .topk_weights = probe.topk_weights.data(),
-                         .y = {.data = y.data(),
-                               .rows = tokens,
-                               .cols = probe.hidden,
-                               .row_stride = probe.hidden},
-                         .flags = &flags};
+        const LayerIo io = io_of(probe, y, flags);
         const auto expected = host_call.warm_up(io, 8);
         const auto got = gpu_call.warm_up(io, 8);
         ASSERT_EQ(got.size(), expected.size());
@@ -125,8 +129,13 @@ TEST_F(GpuLayer, IsWithinTheBoundOfItsReference) {
   for (const Case& row : kCases) {
     const RigModel model({.format = row.format});
     const LayerSpec spec = spec_of(model->config);
-    const MoeLayer gpu = layer_of(*model, make_plan(*model, options(row, target_)), spec);
+    MoeLayer gpu = layer_of(*model, make_plan(*model, options(row, target_)), spec);
     const Probe probe = probe_of(*model, 17, spec.top_k);
+    if (row.act_scale == ActScale::warmup) {
+      std::vector<float> y(probe.tokens * probe.hidden);
+      std::uint32_t flags = 0;
+      gpu.freeze(HostCall(gpu, probe.tokens).warm_up(io_of(probe, y, flags), 8));
+    }
     const LayerCheck check = check_layer(gpu, make_reference(gpu, probe), probe);
     EXPECT_TRUE(check.passed) << check.max_err_over_bound;
   }

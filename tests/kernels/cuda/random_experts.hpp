@@ -231,6 +231,7 @@ class DeviceCall {
     args_.workspace = workspace_.data();
     args_.flags = flags_.as<std::uint32_t>();
     args_.launch_error = &launch_error_;
+    EXPECT_EQ(kernel().prepare(), 0);
   }
 
   static const ExpertsKernel& kernel() { return *cuda::portable::experts_kernel(); }

@@ -129,8 +129,45 @@ void store(const PartialsArgs& args) {
   note_launch_error(args.launch_error);
 }
 
+template <class... Kernels>
+int load(Kernels... kernels) {
+  cudaFuncAttributes attributes;
+  int first = 0;
+  const auto one = [&](const void* kernel) {
+    const int code = cudaFuncGetAttributes(&attributes, kernel);
+    if (first == 0) first = code;
+  };
+  (one(reinterpret_cast<const void*>(kernels)), ...);
+  return first;
+}
+
+template <bool kIsX>
+int load_quantise() {
+  return load(quantise_rows<kIsX, ActFormat::bf16>, quantise_rows<kIsX, ActFormat::fp8>,
+              quantise_rows<kIsX, ActFormat::mxfp8>, measure_rows<kIsX>, measure_all<kIsX>,
+              quantise_nvfp4<kIsX>, note_scales<kIsX>);
+}
+
+template <BlockFormat kFormat>
+int load_products() {
+  return load(gate_up<kFormat, 1>, gate_up<kFormat, 2>, down<kFormat>);
+}
+
+int prepare() {
+  const int codes[] = {load(classify_slots, count_slots, sum_counts, place_slots, combine),
+                       load(add_partial, store_sum),
+                       load_quantise<true>(),
+                       load_quantise<false>(),
+                       load_products<BlockFormat::mxfp4>(),
+                       load_products<BlockFormat::nvfp4>()};
+  for (const int code : codes) {
+    if (code != 0) return code;
+  }
+  return 0;
+}
+
 constexpr ExpertsKernel kExperts{
-    .run = run, .workspace_bytes = workspace_bytes, .supports = supports};
+    .run = run, .workspace_bytes = workspace_bytes, .supports = supports, .prepare = prepare};
 constexpr PartialsKernel kPartials{.add = add, .store = store};
 
 }  // namespace
