@@ -54,7 +54,7 @@ MOXIE_HD constexpr float tanh_f32(float x) {
   const auto value = static_cast<double>(x);
   const double magnitude = value < 0 ? -value : value;
   if (magnitude < 0x1p-10) {  // below it e^2x - 1 loses bits, and two terms are enough
-    return static_cast<float>(value - value * value * value * (1.0 / 3));
+    return static_cast<float>(value * (1 - value * value * (1.0 / 3)));
   }
   constexpr double kOne = 10;  // from here on the result rounds to 1
   if (magnitude > kOne) return value < 0 ? -1.0F : 1.0F;

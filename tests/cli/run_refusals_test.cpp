@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "cli/run_command.hpp"
+#include "moxie/catalog.hpp"
 #include "moxie/device.hpp"
 #include "support/tiny_checkpoint.hpp"
 
@@ -108,7 +109,8 @@ TEST_F(RunRefusals, NameTheDeviceThatIsNotHereC01) {
 }
 
 TEST_F(RunRefusals, NameWhatNoKernelRunsC01) {
-  expect_refusal(4, "MOXIE-P002", {"run", model_, "--target", "sm90", "--act-format", "int8"});
+  expect_refusal(4, "MOXIE-P002", {"run", model_, "--target", "sm90", "--act-format", "int8"}, {},
+                 kernel_catalog().size());
   expect_refusal(4, "MOXIE-P004", {"run", model_, "--ep", "9"});
   // A function that clamps, without its limit.
   test::write_tiny(folder_.path() / "unlimited", {});
