@@ -15,7 +15,7 @@ namespace moxie::device {
 class Stream {
  public:
   Stream();
-  ~Stream();
+  ~Stream();  // NOLINT(performance-trivially-destructible): the stub alone does nothing
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
@@ -31,7 +31,7 @@ class Stream {
 class Event {
  public:
   Event();
-  ~Event();
+  ~Event();  // NOLINT(performance-trivially-destructible): the stub alone does nothing
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
@@ -49,7 +49,7 @@ class Buffer {
   Buffer() = default;
   // Errors: Error(environment) MOXIE-E003 when there is not enough.
   explicit Buffer(std::uint64_t bytes);
-  ~Buffer();
+  ~Buffer();  // NOLINT(performance-trivially-destructible): the stub alone does nothing
   Buffer(Buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
@@ -82,7 +82,7 @@ std::string error_text(int code);
 class Graph {
  public:
   explicit Graph(Stream& stream);  // begins
-  ~Graph();
+  ~Graph();  // NOLINT(performance-trivially-destructible): the stub alone does nothing
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 

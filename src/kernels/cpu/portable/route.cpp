@@ -19,7 +19,11 @@
 
 namespace moxie::cpu::portable {
 
-using namespace route;
+using route::finish_weights;
+using route::is_softmax;
+using route::score;
+using route::select_experts;
+using route::softmax_weights;
 
 namespace {
 
