@@ -36,10 +36,10 @@ std::vector<Finding> warm_up(MoeLayer& layer, const Probe& probe) {
   const ShardPlan& plan = layer.plan();
   if (!has_act_scales(plan) || plan.act_scale != ActScale::warmup) return {};
   std::vector<float> y(probe.tokens * probe.hidden);
-  std::vector<std::byte> workspace(layer.workspace_size(probe.tokens));
+  HostCall call(layer, probe.tokens);
   std::uint32_t flags = 0;
   const std::vector<ActScales> scales =
-      layer.warm_up(io_of(probe, y.data(), DType::f32, &flags), workspace, plan.act_margin);
+      call.warm_up(io_of(probe, y.data(), DType::f32, &flags), plan.act_margin);
   layer.freeze(scales);
   std::vector<Finding> findings;
   for (std::size_t i = 0; i < scales.size(); ++i) {

@@ -35,17 +35,15 @@ const std::vector<std::uint64_t> kDefaultTokens = {1, 8, 64};
 class TimedLayer {
  public:
   TimedLayer(const MoeLayer& layer, const Probe& probe)
-      : layer_(layer),
-        probe_(probe),
-        y_(probe.tokens * probe.hidden),
-        workspace_(layer.workspace_size(probe.tokens)) {}
+      : call_(layer, probe.tokens), probe_(probe), y_(probe.tokens * probe.hidden) {}
 
   // Microseconds of one call.
   double call() {
     LayerIo io = io_of(probe_, y_.data(), DType::bf16, &flags_);
     io.trace = &trace_;
-    return call_layer(layer_, io, workspace_);
+    return call_layer(call_, io);
   }
+  void evict() { call_.evict(); }
   [[nodiscard]] const Trace& trace() const { return trace_; }
   // Whether the bf16 result is within half a unit in the last place of this one.
   [[nodiscard]] bool result_is(const std::vector<float>& exact) const {
@@ -57,10 +55,9 @@ class TimedLayer {
   }
 
  private:
-  const MoeLayer& layer_;
+  HostCall call_;
   const Probe& probe_;
   std::vector<std::uint16_t> y_;  // [tokens, hidden] bf16
-  std::vector<std::byte> workspace_;
   Trace trace_;
   std::uint32_t flags_ = 0;
 };
@@ -74,7 +71,10 @@ void measure(TimedLayer& layer, std::uint64_t samples, CacheFlusher& flusher, Be
       if (i >= kLeastSamples && watch.seconds() > kPassSeconds) break;
       if (interrupted())
         throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
-      if (point.mode == BenchMode::cold) flusher.flush();
+      if (point.mode == BenchMode::cold) {
+        flusher.flush();
+        layer.evict();
+      }
       times.push_back(layer.call());
       point.traces.push_back(layer.trace());
     }
@@ -145,7 +145,7 @@ class Bench {
                 .kernel_align = args_.plan.kernel_align,
                 .threads = args_.threads,
                 .threads_used = threads,
-                .ceilings = measure_ceilings(threads),
+                .ceilings = ceilings_of(subject.plans().front().target, threads),
                 .build = build_json(),
                 .host = host_json()};
     if (!args_.act_margins.empty()) {
@@ -286,7 +286,7 @@ class Bench {
          figure(fmt::format("{:.3f} [{:.3f}]", summary.median_us * 1e-3, summary.iqr_us * 1e-3)),
          figure(fmt::format("{:.1f}", rates.tokens_per_s)),
          figure(fmt::format("{:.2f}", rates.gbps)), figure(fmt::format("{:.4f}", rates.tflops)),
-         figure(fmt::format("{:.1f}", rates.percent)),
+         figure(percent_text(rates.percent)),
          fmt::format("{:.3f}", point.check.whole.max_err_over_bound)});
     last_ = *point.plan;
   }
@@ -296,11 +296,10 @@ class Bench {
         "{}: {} experts, hidden {}, inter {}, {}, activations {}, {}\n"
         "Inside the timed region: one call, slots to bf16 result; outside: routing, packing, "
         "checks.\n"
-        "Ceilings measured in this process: {:.1f} GB/s read, {:.4f} Tflop/s fp32 with baseline "
-        "instructions.\n\n{}",
+        "Ceilings measured in this process: {}.\n\n{}",
         setting_.model, last_.experts, last_.hidden, last_.inter().original.value,
-        name_of(last_.format), acts_text(last_), last_.kernel, setting_.ceilings.read_gbps,
-        setting_.ceilings.fp32_tflops, table_.to_markdown()));
+        name_of(last_.format), acts_text(last_), last_.kernel, ceilings_text(setting_.ceilings),
+        table_.to_markdown()));
   }
 
   const BenchArgs& args_;

@@ -37,11 +37,11 @@ Probe grown(const Probe& sample, int growth) {
 
 std::vector<float> result_of(const MoeLayer& layer, const Probe& probe, ActStats* stats) {
   std::vector<float> y(probe.tokens * probe.hidden, std::numeric_limits<float>::quiet_NaN());
-  std::vector<std::byte> workspace(layer.workspace_size(probe.tokens));
+  HostCall call(layer, probe.tokens);
   std::uint32_t flags = 0;
   LayerIo io = io_of(probe, y.data(), DType::f32, &flags);
   io.act_stats = stats;
-  call_layer(layer, io, workspace);
+  call_layer(call, io);
   return y;
 }
 
@@ -81,12 +81,12 @@ void Point::add(const ActStats& from, const std::vector<float>& got,
 std::vector<std::vector<ActScales>> scales_of(const MoeLayer& layer, const Probe& sample,
                                               const std::vector<std::uint64_t>& margins) {
   std::vector<float> y(sample.tokens * sample.hidden);
-  std::vector<std::byte> workspace(layer.workspace_size(sample.tokens));
+  HostCall call(layer, sample.tokens);
   std::uint32_t flags = 0;
   std::vector<std::vector<ActScales>> scales;
   for (const std::uint64_t margin : margins) {
-    scales.push_back(layer.warm_up(io_of(sample, y.data(), DType::f32, &flags), workspace,
-                                   static_cast<double>(margin)));
+    scales.push_back(
+        call.warm_up(io_of(sample, y.data(), DType::f32, &flags), static_cast<double>(margin)));
   }
   return scales;
 }

@@ -2,9 +2,14 @@
 // Counting, dividing, and the parts of documents that hold the results.
 #include "cli/figures.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
+
+#include "moxie/catalog.hpp"
 
 namespace moxie::cli {
 
@@ -38,14 +43,31 @@ std::vector<std::uint64_t> slots_of_ranks(const ShardPlan& plan, const Probe& pr
   return slots;
 }
 
+Ceilings ceilings_of(Target target, unsigned threads) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  if (target != Target::cpu) return {.read_gbps = kNone, .fp32_tflops = kNone};
+  return measure_ceilings(threads == 0 ? host_cpu().threads : threads);
+}
+
+std::string percent_text(double percent) {
+  return std::isfinite(percent) ? fmt::format("{:.1f}", percent) : "-";
+}
+
+std::string ceilings_text(const Ceilings& ceilings) {
+  if (!std::isfinite(ceilings.read_gbps)) return "not measured on a GPU";
+  return fmt::format("{:.1f} GB/s read, {:.4f} Tflop/s fp32 with baseline instructions",
+                     ceilings.read_gbps, ceilings.fp32_tflops);
+}
+
 Rates rates_of(const RunWork& work, const Ceilings& ceilings, std::uint64_t tokens,
                double median_us) {
   const double seconds = median_us * 1e-6;
   if (!(seconds > 0)) return {};
   const auto flops = static_cast<double>(work.flops);
   const auto bytes = static_cast<double>(work.bytes_weights + work.bytes_acts);
-  const double least =
-      std::max(bytes / (ceilings.read_gbps * 1e9), flops / (ceilings.fp32_tflops * 1e12));
+  const double read_s = bytes / (ceilings.read_gbps * 1e9);
+  const double flops_s = flops / (ceilings.fp32_tflops * 1e12);
+  const double least = read_s < flops_s ? flops_s : read_s;  // NaN without ceilings
   return {.tokens_per_s = static_cast<double>(tokens) / seconds,
           .tflops = flops / seconds * 1e-12,
           .gbps = bytes / seconds * 1e-9,
@@ -105,13 +127,20 @@ Json check_json(const CheckFigures& figures) {
   return json.set("reference_s", figures.reference_s);
 }
 
+bool has_stage_times(std::span<const Trace> traces) {
+  return std::ranges::any_of(traces, [](const Trace& trace) {
+    return std::ranges::any_of(trace.stage_ns, [](std::uint64_t ns) { return ns > 0; });
+  });
+}
+
 Json stages_json(std::span<const Trace> traces) {
+  const bool timed = has_stage_times(traces);
   Json stages = Json::array();
   for (std::size_t i = 0; i < kStageCount; ++i) {
     const auto stage = static_cast<Stage>(i);
     stages.push_back(Json::object()
                          .set("name", name_of(stage))
-                         .set("median_us", stage_median_us(traces, stage)));
+                         .set("median_us", timed ? Json(stage_median_us(traces, stage)) : Json()));
   }
   return stages;
 }
@@ -125,9 +154,9 @@ Json work_json(const RunWork& work) {
 
 Json ceiling_json(const Ceilings& ceilings, const Rates& rates) {
   return Json::object()
-      .set("gbps_measured", ceilings.read_gbps)
-      .set("tflops_measured", ceilings.fp32_tflops)
-      .set("percent", rates.percent);
+      .set("gbps_measured", number_or_null(ceilings.read_gbps))
+      .set("tflops_measured", number_or_null(ceilings.fp32_tflops))
+      .set("percent", number_or_null(rates.percent));
 }
 
 Json kernels_json(const ShardPlan& plan, bool routed) {

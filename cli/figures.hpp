@@ -38,6 +38,13 @@ struct Rates {
   double gbps = 0;
   double percent = 0;  // of what the nearer of the two ceilings allows
 };
+// What this machine reaches now with so many threads (0: all); NaN for a GPU, where none is
+// measured.
+Ceilings ceilings_of(Target target, unsigned threads);
+// "12.3", and "-" for NaN.
+std::string percent_text(double percent);
+std::string ceilings_text(const Ceilings& ceilings);
+
 Rates rates_of(const RunWork& work, const Ceilings& ceilings, std::uint64_t tokens,
                double median_us);
 
@@ -61,6 +68,8 @@ CheckFigures figures_of(const CheckedRun& checked);
 // Infinity has no place in JSON.
 Json number_or_null(double value);
 Json check_json(const CheckFigures& figures);
+// False for calls on a GPU, whose stages are not timed.
+bool has_stage_times(std::span<const Trace> traces);
 Json stages_json(std::span<const Trace> traces);
 Json work_json(const RunWork& work);
 Json ceiling_json(const Ceilings& ceilings, const Rates& rates);

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "cli/console.hpp"
+#include "moxie/status.hpp"
 
 namespace moxie::cli {
 
@@ -20,16 +20,13 @@ LayerIo io_of(const Probe& probe, void* y, DType y_dtype, std::uint32_t* flags) 
           .flags = flags};
 }
 
-double call_layer(const MoeLayer& layer, const LayerIo& io, std::span<std::byte> workspace) {
-  const Stopwatch watch;
-  const CallStatus status = layer.forward(io, workspace);
-  const double us = watch.seconds() * 1e6;
-  if (status != CallStatus::ok) {
-    throw Error(
-        ErrorCode::internal,
-        {.code = "MOXIE-U070", .message = "the layer answers " + std::string(name_of(status))});
-  }
-  return us;
+double call_layer(HostCall& call, const LayerIo& io) {
+  const CallStatus status = call.forward(io);
+  if (status == CallStatus::ok) return call.us();
+  const bool device = status == CallStatus::device_failed;
+  throw Error(device ? ErrorCode::environment : ErrorCode::internal,
+              {.code = device ? "MOXIE-E005" : "MOXIE-U070",
+               .message = "the layer answers " + std::string(name_of(status))});
 }
 
 }  // namespace moxie::cli

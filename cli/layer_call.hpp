@@ -2,9 +2,7 @@
 // One call of a layer on a probe, as run, bench and their checks make it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "moxie/layer.hpp"
 #include "moxie/probe.hpp"
@@ -15,6 +13,6 @@ namespace moxie::cli {
 LayerIo io_of(const Probe& probe, void* y, DType y_dtype, std::uint32_t* flags);
 
 // Microseconds of the call. Error(internal) when the layer refuses it: sizes were checked before.
-double call_layer(const MoeLayer& layer, const LayerIo& io, std::span<std::byte> workspace);
+double call_layer(HostCall& call, const LayerIo& io);
 
 }  // namespace moxie::cli

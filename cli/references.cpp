@@ -11,7 +11,6 @@ namespace moxie::cli {
 
 namespace {
 
-constexpr std::byte kPoison{0xFF};  // NaN as f32
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 }  // namespace
@@ -43,11 +42,11 @@ CheckedRun References::check(const MoeLayer& layer) {
   std::vector<float> act;
   {
     std::vector<float> taps(plan.ranks.size() * slots * plan.inter().kernel.value, kNan);
-    std::vector<std::byte> workspace(layer.workspace_size(probe_.tokens), kPoison);
+    HostCall call(layer, probe_.tokens);  // its workspace is poisoned
     std::uint32_t flags = 0;
     LayerIo io = io_of(probe_, checked.y.data(), DType::f32, &flags);
     io.act_tap = taps.data();
-    call_layer(layer, io, workspace);
+    call_layer(call, io);
     act = joined_acts(plan, probe_, taps);
   }
   const Stopwatch watch;

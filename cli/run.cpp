@@ -30,16 +30,16 @@ void stop_if_interrupted() {
 // One warm-up, then the measured calls. y holds the last one's result.
 void measure(const MoeLayer& layer, const Probe& probe, std::uint64_t repeat, PlanRun& run,
              std::vector<float>& y, std::uint32_t& flags) {
-  std::vector<std::byte> workspace(layer.workspace_size(probe.tokens));
+  HostCall call(layer, probe.tokens);
   y.assign(probe.tokens * probe.hidden, std::numeric_limits<float>::quiet_NaN());
   Trace trace;
   LayerIo io = io_of(probe, y.data(), DType::f32, &flags);
   io.trace = &trace;
   io.act_stats = &run.act_stats;
-  call_layer(layer, io, workspace);
+  call_layer(call, io);
   io.act_stats = nullptr;
   for (std::uint64_t i = 0; i < repeat; ++i) {
-    run.samples_us.push_back(call_layer(layer, io, workspace));
+    run.samples_us.push_back(call_layer(call, io));
     run.traces.push_back(trace);
   }
 }
@@ -126,7 +126,7 @@ int run_run(const RunArgs& args, const Console& console) {
       .seed = args.seed,
       .trace = args.trace,
       .work = count_work(subject.config(), subject.plans().front().format, probe, DType::f32),
-      .ceilings = measure_ceilings(args.threads == 0 ? host_cpu().threads : args.threads),
+      .ceilings = ceilings_of(subject.plans().front().target, args.threads),
       .runs = {},
       .findings = routed.findings};
   References references(subject, probe, console);

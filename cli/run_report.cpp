@@ -105,13 +105,13 @@ std::string runs_text(const RunReport& report) {
       return run.check ? fmt::format(fmt::runtime(format), run.check->whole.*value)
                        : std::string("-");
     };
-    table.add_row(
-        {fmt::to_string(run.plan->tp), fmt::to_string(run.plan->ep),
-         fmt::to_string(run.plan->inter().kernel.value), format_count(bytes),
-         fmt::format("{:.1f}", rates.tokens_per_s), fmt::format("{:.3f}", median_us(run) * 1e-3),
-         fmt::format("{:.1f}", rates.percent), checked(&LayerCheck::max_err_over_bound, "{:.3f}"),
-         checked(&LayerCheck::relative_l2, "{:.2e}"),
-         checked(&LayerCheck::unquantised_l2, "{:.2e}")});
+    table.add_row({fmt::to_string(run.plan->tp), fmt::to_string(run.plan->ep),
+                   fmt::to_string(run.plan->inter().kernel.value), format_count(bytes),
+                   fmt::format("{:.1f}", rates.tokens_per_s),
+                   fmt::format("{:.3f}", median_us(run) * 1e-3), percent_text(rates.percent),
+                   checked(&LayerCheck::max_err_over_bound, "{:.3f}"),
+                   checked(&LayerCheck::relative_l2, "{:.2e}"),
+                   checked(&LayerCheck::unquantised_l2, "{:.2e}")});
   }
   return table.to_text();
 }
@@ -173,7 +173,7 @@ std::vector<Finding> rate_findings(const RunReport& report, const PlanRun& run) 
   const Rates rates = rates_of(report, run);
   const auto warn = [&](std::string_view what, std::string_view unit, double rate, double ceiling,
                         std::string hint) {
-    if (rate <= ceiling || report.work.active_experts == 0) return;
+    if (!(rate > ceiling) || report.work.active_experts == 0) return;
     findings.push_back({.code = "MOXIE-R012",
                         .severity = Severity::warning,
                         .message = fmt::format("{} rate of tp {} is above this machine's measured "
@@ -216,14 +216,15 @@ Json document_of(const RunReport& report) {
 }
 
 std::string text_of(const RunReport& report, const Console& console) {
-  std::string text = head_text(report) + runs_text(report) + stages_text(report);
+  std::string text = head_text(report) + runs_text(report);
+  if (has_stage_times(report.runs.front().traces)) text += stages_text(report);
   if (has_act_scales(*report.runs.front().plan)) text += scales_text(report);
   if (report.trace) text += trace_text(report);
   text += fmt::format(
       "\nwork per call: {:.4g} Gflop, {} of weights, {} of activations\n"
-      "ceilings measured now: {:.1f} GB/s, {:.4f} Tflop/s (fp32, baseline instructions)\n",
+      "ceilings measured now: {}\n",
       static_cast<double>(report.work.flops) * 1e-9, format_bytes(report.work.bytes_weights),
-      format_bytes(report.work.bytes_acts), report.ceilings.read_gbps, report.ceilings.fp32_tflops);
+      format_bytes(report.work.bytes_acts), ceilings_text(report.ceilings));
   if (const PlanRun* worst = worst_of(report)) {
     const LayerCheck& check = worst->check->whole;
     for (const PlanRun& run : report.runs) {

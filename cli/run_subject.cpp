@@ -12,6 +12,7 @@
 #include "cli/certificates.hpp"
 #include "cli/output_place.hpp"
 #include "moxie/checkpoint.hpp"
+#include "moxie/device.hpp"
 
 namespace moxie::cli {
 
@@ -270,8 +271,10 @@ RunProbe make_run_probe(const RunArgs& args, const RunSubject& subject) {
   // A routing that is replaced below should cost nothing and refuse nothing.
   if (routing.source != RoutingSource::drawn) options.routing.kind = RoutingKind::one;
   // What no call may have is refused before anything of that size is made.
-  for (const ShardPlan& plan : subject.plans())
+  for (const ShardPlan& plan : subject.plans()) {
     (void)workspace_size(plan, subject.spec(), options.tokens);
+    require_device(plan.target);
+  }
   RunProbe run;
   if (!args.input) {
     run.probe = make_probe(options);

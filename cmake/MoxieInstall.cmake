@@ -26,5 +26,8 @@ file(RELATIVE_PATH moxie_pc_to_prefix
   "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
 string(REGEX REPLACE "/$" "" moxie_pc_to_prefix "${moxie_pc_to_prefix}")
 list(JOIN OpenMP_CXX_FLAGS " " moxie_pc_libs_private)
+if(MOXIE_CUDA)
+  string(APPEND moxie_pc_libs_private " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt -lpthread")
+endif()
 configure_file("${PROJECT_SOURCE_DIR}/cmake/moxie.pc.in" "${PROJECT_BINARY_DIR}/moxie.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/moxie.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

@@ -9,17 +9,18 @@ function(moxie_check_listed)
   endif()
 endfunction()
 
-# moxie_layer(<name> [SOURCES file...] [LINKS layer...] [THIRD_PARTY target...])
+# moxie_layer(<name> [SOURCES file...] [UNUSED file...] [LINKS layer...] [THIRD_PARTY target...])
 #
 # One folder of src/ as one object library `moxie_<name>`; without SOURCES it is headers only.
+# UNUSED are the sources of other configurations.
 # LINKS are the layers it may use, THIRD_PARTY is private. An object library hands on include paths but not objects, so
 # whoever links a layer names all layers below it too (moxie_layer_closure).
 function(moxie_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS;THIRD_PARTY")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;UNUSED;LINKS;THIRD_PARTY")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "moxie_layer(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
-  moxie_check_listed(${arg_SOURCES})
+  moxie_check_listed(${arg_SOURCES} ${arg_UNUSED})
   list(TRANSFORM arg_LINKS PREPEND moxie_ OUTPUT_VARIABLE links)
   set(target moxie_${name})
   if(NOT arg_SOURCES)

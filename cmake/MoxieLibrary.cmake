@@ -2,7 +2,7 @@
 
 get_property(moxie_objects GLOBAL PROPERTY MOXIE_OBJECTS)
 set(moxie_headers
-  api.hpp catalog.hpp certificate.hpp checkpoint.hpp convert.hpp execution.hpp json.hpp layer.hpp measure.hpp model.hpp
+  api.hpp catalog.hpp certificate.hpp checkpoint.hpp convert.hpp device.hpp execution.hpp json.hpp layer.hpp measure.hpp model.hpp
   moxie.hpp pack.hpp plan.hpp probe.hpp quantize.hpp report.hpp status.hpp synth.hpp types.hpp verify.hpp)
 list(TRANSFORM moxie_headers PREPEND "${PROJECT_SOURCE_DIR}/include/moxie/")
 
@@ -18,6 +18,9 @@ foreach(library IN ITEMS moxie moxie_static)
   set_target_properties(${library} PROPERTIES LINKER_LANGUAGE CXX)
   if(NOT MOXIE_FUZZ)
     target_link_libraries(${library} PRIVATE OpenMP::OpenMP_CXX)
+  endif()
+  if(MOXIE_CUDA)
+    target_link_libraries(${library} PRIVATE CUDA::cudart_static)
   endif()
 endforeach()
 

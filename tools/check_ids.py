@@ -27,7 +27,7 @@ REQUIRED = [
     *ids("L-", (1, 5), width=2),
     *ids("Q-", (1, 9), width=2),
     *ids("S-", (1, 9), width=2),
-    *ids("K-", (1, 12), 14, 16, width=2),
+    *ids("K-", (1, 16), width=2),
     *ids("D-", (1, 5), width=2),
     *ids("C-", (1, 6), width=2),
     *ids("pit", (1, 49), (51, 72), (76, 81)),

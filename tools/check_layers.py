@@ -10,6 +10,7 @@ import tempfile
 # Layer -> the layers right below it. Everything further down is allowed too.
 BELOW = {
     "base": [],
+    "device": ["base"],
     "formats": ["base"],
     "catalog": ["formats"],
     "checkpoint": ["formats"],
@@ -18,9 +19,11 @@ BELOW = {
     "pack": ["plan"],
     "kernels/contract": ["base"],
     "kernels/ref": ["formats"],
-    "kernels/cpu": ["kernels/contract", "formats"],
-    "kernels/registry": ["kernels/cpu", "catalog"],
-    "layer": ["pack", "kernels/registry"],
+    "kernels/route_select": ["kernels/contract", "formats"],
+    "kernels/cpu": ["kernels/route_select"],
+    "kernels/cuda": ["kernels/route_select", "device"],
+    "kernels/registry": ["kernels/cpu", "kernels/cuda", "catalog"],
+    "layer": ["pack", "kernels/registry", "device"],
     "probe": ["checkpoint"],
     "verify": ["layer", "probe", "kernels/ref"],
     "measure": ["base"],
@@ -40,6 +43,7 @@ CONFINED = {
     r"omp\.h": set(),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+SUFFIXES = {".hpp", ".cpp", ".cuh", ".cu"}
 FOLDERS = ("include", "src", "cli", "tests", "bench", "fuzz")
 
 
@@ -101,7 +105,9 @@ def problem(root, path, bracket, name):
 def check(root):
     problems = []
     for folder in FOLDERS:
-        for file in sorted((root / folder).rglob("*.[ch]pp")):
+        for file in sorted((root / folder).rglob("*.*")):
+            if file.suffix not in SUFFIXES:
+                continue
             path = file.relative_to(root).as_posix()
             for number, line in enumerate(file.read_text().splitlines(), 1):
                 match = INCLUDE.match(line)
@@ -132,6 +138,7 @@ def self_test():
         ("src/kernels/cpu/portable/route.cpp", '#include "moxie/plan.hpp"'),
         ("src/kernels/cpu/portable/route.cpp", '#include "kernels/ref/reference.hpp"'),
         ("src/layer/layer.cpp", '#include "kernels/ref/reference.hpp"'),
+        ("src/kernels/cuda/portable/experts.cu", '#include "kernels/cpu/portable/route.hpp"'),
         ("src/kernels/other.cpp", "#include <vector>"),
         ("src/base/lost.cpp", '#include "base/absent.hpp"'),
         ("src/other/lost.cpp", "#include <vector>"),
@@ -143,6 +150,7 @@ def self_test():
         ("cli/plan.cpp", "#include <CLI/CLI.hpp>"),
     ]
     good["src/kernels/ref/reference.hpp"] = good["src/kernels/cpu/portable/experts.hpp"] = ""
+    good["src/kernels/cpu/portable/route.hpp"] = ""
     good["include/moxie/pack.hpp"] = good["include/moxie/moxie.hpp"] = ""
     for extra in [None, *bad]:
         with tempfile.TemporaryDirectory() as folder:

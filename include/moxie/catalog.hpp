@@ -47,12 +47,18 @@ struct KernelEntry {
   std::uint64_t hidden_multiple = 1;  // hidden must be a multiple of this
   std::span<const ActFormat> act_formats;
   SumOrder sum_order{};
-  std::string_view route{};  // the routing kernel that goes with it
-  bool built = false;        // this binary holds its code
+  std::string_view route{};                // the routing kernel that goes with it
+  bool built = false;                      // this binary holds its code
+  std::span<const Target> more_targets{};  // that it runs on beside `target`
+
+  [[nodiscard]] MOXIE_API bool runs_on(Target other) const;
 };
 
 // All kernels in order of preference: the first that supports a problem is planned.
 MOXIE_API std::span<const KernelEntry> kernel_catalog();
+
+// All targets of a kernel, the first one first.
+MOXIE_API std::vector<Target> targets_of(const KernelEntry& kernel);
 
 // Why `kernel` can not take `problem`; empty when it can.
 MOXIE_API std::string refusal(const KernelEntry& kernel, const KernelProblem& problem);

@@ -65,7 +65,8 @@ struct ActStats {
 enum class CallStatus : std::uint8_t {
   ok,
   workspace_too_small,  // ask workspace_size(tokens)
-  bad_argument          // a null pointer, a shape or a type that the layer does not take
+  bad_argument,         // a null pointer, a shape or a type that the layer does not take
+  device_failed         // the device did not take the work; nothing is known about the result
 };
 MOXIE_API std::string_view name_of(CallStatus status);
 

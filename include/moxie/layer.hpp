@@ -35,7 +35,8 @@ struct LayerSpec {
 // With the config's own top_k.
 MOXIE_API LayerSpec spec_of(const ModelConfig& config);
 
-// One call's data, all owned by the caller. Inputs are only read.
+// One call's data, all owned by the caller. Inputs are only read. All of it, but for the trace, is
+// memory of the plan's target: the host's on the CPU, device memory on a GPU (HostCall copies).
 struct LayerIo {
   MatrixRef x;                             // [tokens, hidden] bf16 or f32
   const std::int32_t* topk_ids = nullptr;  // [tokens, top_k] global expert ids; -1 masks a slot
@@ -46,7 +47,7 @@ struct LayerIo {
   // enter its down product; slots that it does not compute are left alone. nvfp4: with the global
   // scale, rounded to f32. Null: nobody looks.
   float* act_tap = nullptr;
-  Trace* trace = nullptr;         // times are written here unless null
+  Trace* trace = nullptr;         // times are written here unless null; on a GPU they are 0
   ActStats* act_stats = nullptr;  // of nvfp4: counts are written here unless null
 };
 
@@ -63,14 +64,15 @@ struct ActScales {
 MOXIE_API std::uint64_t workspace_size(const ShardPlan& plan, const LayerSpec& spec,
                                        std::uint64_t tokens);
 
-// The routed experts of one layer on the ranks of this process. Owns the packed experts; their
-// addresses do not change while it lives.
+// The routed experts of one layer on the ranks of this process. Owns the packed experts, on a GPU
+// in device memory; their addresses do not change while it lives.
 class MOXIE_API MoeLayer {
  public:
   // Binds. Errors: Error(unsupported) MOXIE-R001 when the planned kernel is not built here or does
   // not run this activation function, MOXIE-R002 when the ranks given do not fit the reduction;
   // Error(input) MOXIE-R003 naming the expert when blobs are absent, of another size or layout, or
-  // hold a scalar that is not finite and positive.
+  // hold a scalar that is not finite and positive; Error(environment) MOXIE-E004 when the target's
+  // device is not here, MOXIE-E003 when its memory is too small.
   MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<PackedExperts> ranks);
   ~MoeLayer();
   MoeLayer(MoeLayer&&) noexcept;
@@ -84,10 +86,12 @@ class MOXIE_API MoeLayer {
 
   // y = sum over a token's slots of weight * expert(x), over the ranks held. No allocation, no
   // lock, no state: calls on different workspaces may run at the same time. `workspace` may hold
-  // anything and has any alignment. `stream` is null on the CPU. The same token gives the same bits
-  // whatever else is in the batch and whatever the number of threads; nvfp4 activations with
-  // dynamic scales alone give up the former. Under the policy warmup, before freeze(), the scales
-  // are the fallback, and every row is counted as guarded.
+  // anything and has any alignment. `stream` is null on the CPU, and on a GPU the cudaStream_t that
+  // the work is put into: the call returns before it is done, waits for nothing and can be captured
+  // into a graph, which stays valid while layer, workspace and data live. The same token gives the
+  // same bits whatever else is in the batch and whatever the number of threads; nvfp4 activations
+  // with dynamic scales alone give up the former. Under the policy warmup, before freeze(), the
+  // scales are the fallback, and every row is counted as guarded.
   [[nodiscard]] CallStatus forward(const LayerIo& io, std::span<std::byte> workspace,
                                    void* stream = nullptr) const noexcept;
 
@@ -106,10 +110,36 @@ class MOXIE_API MoeLayer {
 
   // Replaces one expert of one held rank by another blob of the same layout, in place. Errors:
   // Error(input) MOXIE-R003 for a blob of another size or with values that are no numbers; the
-  // expert is then unchanged.
+  // expert is then unchanged. No call may run meanwhile.
   void reload(unsigned rank, std::uint64_t expert, std::span<const std::byte> blob);
-  // The blob in use.
+  // The blob in use; on a GPU a copy that holds until the next call of this function.
   [[nodiscard]] std::span<const std::byte> blob(unsigned rank, std::uint64_t expert) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Calls of a layer with data in host memory, wherever the layer computes: on a GPU inputs are
+// copied in before and results out after, and every call waits. Owns a workspace, one call at a
+// time.
+class MOXIE_API HostCall {
+ public:
+  // For calls of up to `tokens` tokens; the layer must outlive it.
+  HostCall(const MoeLayer& layer, std::uint64_t tokens);
+  ~HostCall();
+  HostCall(HostCall&&) noexcept;
+  HostCall& operator=(HostCall&&) noexcept;
+  HostCall(const HostCall&) = delete;
+  HostCall& operator=(const HostCall&) = delete;
+
+  // Errors: Error(environment) MOXIE-E005 when the device fails.
+  CallStatus forward(const LayerIo& io);
+  std::vector<ActScales> warm_up(const LayerIo& io, double margin);
+  // Pushes what calls read out of a GPU's cache; the CPU's is the caller's business.
+  void evict();
+  // Time of the last forward(), without the copies.
+  [[nodiscard]] double us() const;
 
  private:
   struct State;

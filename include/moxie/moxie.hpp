@@ -6,6 +6,7 @@
 #include "moxie/certificate.hpp"
 #include "moxie/checkpoint.hpp"
 #include "moxie/convert.hpp"
+#include "moxie/device.hpp"
 #include "moxie/execution.hpp"
 #include "moxie/json.hpp"
 #include "moxie/layer.hpp"

@@ -17,6 +17,8 @@ namespace {
 constexpr std::array kPortableActFormats = {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8,
                                             ActFormat::nvfp4};
 
+constexpr std::array kOtherGpus = {Target::sm100, Target::sm120};
+
 constexpr KernelEntry kKernels[] = {
     {.name = "cpu.portable.experts",
      .target = Target::cpu,
@@ -27,6 +29,16 @@ constexpr KernelEntry kKernels[] = {
      .sum_order = {.lanes = 8, .block = 256},
      .route = "cpu.portable.route",
      .built = true},
+    {.name = "cuda.portable.experts",
+     .target = Target::sm90,
+     .layout = LayoutKind::linear,
+     .inter_multiple = 32,
+     .hidden_multiple = 32,
+     .act_formats = kPortableActFormats,
+     .sum_order = {.lanes = 8, .block = 256},
+     .route = "cuda.portable.route",
+     .built = MOXIE_CUDA_BUILT != 0,
+     .more_targets = kOtherGpus},
 };
 
 }  // namespace
@@ -39,12 +51,24 @@ std::uint64_t SumOrder::roundings(std::uint64_t terms) const {
 
 std::string_view name_of(LayoutKind /*layout*/) { return "linear"; }
 
+bool KernelEntry::runs_on(Target other) const {
+  return other == target || std::ranges::find(more_targets, other) != more_targets.end();
+}
+
+std::vector<Target> targets_of(const KernelEntry& kernel) {
+  std::vector<Target> targets(1 + kernel.more_targets.size(), kernel.target);
+  std::ranges::copy(kernel.more_targets, targets.begin() + 1);
+  return targets;
+}
+
 std::span<const KernelEntry> kernel_catalog() { return kKernels; }
 
 std::string refusal(const KernelEntry& kernel, const KernelProblem& problem) {
-  if (kernel.target != problem.target) {
-    return "runs on " + std::string(name_of(kernel.target)) + ", the target is " +
-           std::string(name_of(problem.target));
+  if (!kernel.runs_on(problem.target)) {
+    std::string targets;
+    for (const Target target : targets_of(kernel))
+      targets += (targets.empty() ? "" : ", ") + std::string(name_of(target));
+    return "runs on " + targets + ", the target is " + std::string(name_of(problem.target));
   }
   if (std::ranges::find(kernel.act_formats, problem.act_format) == kernel.act_formats.end()) {
     std::string known;

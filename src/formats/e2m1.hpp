@@ -13,10 +13,13 @@ inline constexpr float kE2m1Max = 6.0F;
 inline constexpr std::uint8_t kE2m1SignBit = 0x8;
 
 // Value of a code; bits above the low four are ignored. Code 8 is -0.
+// By arithmetic: a GPU keeps a table indexed by the code in local memory.
 MOXIE_HD constexpr float decode_e2m1(std::uint8_t code) {
-  constexpr float kMagnitudes[8] = {0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F};
-  const float magnitude = kMagnitudes[code & 0x7];
-  return (code & kE2m1SignBit) != 0 ? -magnitude : magnitude;
+  const std::uint32_t magnitude = code & 0x7U;
+  constexpr std::uint32_t kHalf = 0x3F000000U;
+  // Codes from 2 on are fp32 numbers with other widths: two bits of exponent, one of fraction.
+  const std::uint32_t bits = magnitude < 2 ? magnitude * kHalf : (126U << 23) + (magnitude << 22);
+  return bits_as<float>(bits | (code & std::uint32_t{kE2m1SignBit}) << 28);
 }
 
 // Nearest code; ties go to the code whose low bit is 0, magnitudes above 5 become 6, zero keeps

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a backend implements: the experts of one rank from x, ids and weights to y; and routing.
+//
+// Every pointer of a call is memory of the machine that the kernel runs on: the host's for a CPU,
+// device memory for a GPU, where `stats` and `flags` are device memory too, `threads` and `trace`
+// mean nothing, elements of x and of a router's weight lie at multiples of their size, and a call
+// returns before its work is done.
 #pragma once
 
 #include <cstddef>
@@ -71,7 +76,9 @@ struct ExpertsArgs {
   std::byte* workspace = nullptr;  // workspace_bytes(shape, tokens), any content and alignment
   std::uint32_t* flags = nullptr;
   unsigned threads = 1;
-  Trace* trace = nullptr;  // stage times are added; may be null
+  Trace* trace = nullptr;       // stage times are added; may be null
+  void* stream = nullptr;       // GPUs: the cudaStream_t whose order the work keeps
+  int* launch_error = nullptr;  // GPUs: host memory; the code of a launch that failed is put here
 };
 
 // One entry of the registry. Neither function allocates, locks or throws.
@@ -79,6 +86,9 @@ struct ExpertsKernel {
   void (*run)(const ExpertsArgs& args) = nullptr;
   std::uint64_t (*workspace_bytes)(const ExpertsShape& shape, std::uint64_t tokens) = nullptr;
   bool (*supports)(Activation activation) = nullptr;
+  // Loads the code, so that no call has to: a first call may be captured. Returns the runtime's
+  // code of what failed, 0 when all is well. Null: nothing to load.
+  int (*prepare)() = nullptr;
 };
 
 // The record of a router: kind and constants, and its tensors in memory.
@@ -110,12 +120,31 @@ struct RouteArgs {
   std::byte* workspace = nullptr;           // workspace_bytes(shape, tokens), any alignment
   std::uint32_t* flags = nullptr;
   unsigned threads = 1;
+  void* stream = nullptr;       // as in ExpertsArgs
+  int* launch_error = nullptr;  // as in ExpertsArgs
 };
 
 struct RouteKernel {
   void (*run)(const RouteArgs& args) = nullptr;
   std::uint64_t (*workspace_bytes)(const RouterShape& shape, std::uint64_t tokens) = nullptr;
   bool (*supports)(RouterKind kind) = nullptr;
+};
+
+// What a layer does to the partial sums of its ranks where they are not in the host's memory. All
+// sums are [tokens, hidden] f32, dense.
+struct PartialsArgs {
+  float* sum = nullptr;
+  const float* partial = nullptr;  // of add()
+  MutableMatrixRef y;              // of store(): bf16 or f32 [tokens, hidden]
+  std::uint64_t tokens = 0;
+  std::uint64_t hidden = 0;
+  void* stream = nullptr;
+  int* launch_error = nullptr;
+};
+
+struct PartialsKernel {
+  void (*add)(const PartialsArgs& args) = nullptr;    // sum += partial
+  void (*store)(const PartialsArgs& args) = nullptr;  // y = sum, rounded to nearest even
 };
 
 }  // namespace moxie

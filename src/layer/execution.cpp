@@ -30,6 +30,8 @@ std::string_view name_of(CallStatus status) {
       return "workspace_too_small";
     case CallStatus::bad_argument:
       return "bad_argument";
+    case CallStatus::device_failed:
+      return "device_failed";
   }
   return "?";
 }

@@ -12,10 +12,13 @@
 #include "base/checked.hpp"
 #include "base/clock.hpp"
 #include "base/parallel.hpp"
+#include "device/device.hpp"
 #include "formats/act_quant.hpp"
 #include "formats/bf16.hpp"
 #include "kernels/registry/registry.hpp"
 #include "layer/binding.hpp"
+#include "layer/device_experts.hpp"
+#include "moxie/device.hpp"
 #include "pack/scale_check.hpp"
 
 namespace moxie {
@@ -123,6 +126,7 @@ struct MoeLayer::State {
     PackedExperts packed;
     ExpertsShape shape;
     std::vector<std::int32_t> local_of_expert;  // [experts]
+    DeviceExperts on_device;                    // on a GPU, where `packed` then holds no blobs
     ActScales scales;                           // of policy warmup
     bool empty = false;                         // owns no real part of the axis: all of it is zero
   };
@@ -130,6 +134,7 @@ struct MoeLayer::State {
   ShardPlan plan;
   LayerSpec spec;
   const ExpertsKernel* kernel = nullptr;
+  const PartialsKernel* partials = nullptr;  // on a GPU
   BlobOffsets offsets;
   std::vector<HeldRank> held;  // ascending by rank
   unsigned threads = 1;
@@ -140,10 +145,19 @@ struct MoeLayer::State {
   [[nodiscard]] std::size_t require(unsigned rank, std::uint64_t expert) const;
   [[nodiscard]] bool accepts(const LayerIo& io) const;
   void run(const LayerIo& io, std::byte* workspace) const;
+  [[nodiscard]] CallStatus run_on_device(const LayerIo& io, std::byte* workspace,
+                                         void* stream) const;
   void run_rank(const HeldRank& rank, const LayerIo& io, float* y, float* act_tap,
                 std::byte* workspace) const;
   // The arguments of the kernel for one rank.
   [[nodiscard]] ExpertsArgs args_of(const HeldRank& rank, const LayerIo& io) const;
+  // What a measuring call writes beside its sums.
+  struct Measured {
+    ActStats stats;
+    std::uint32_t flags = 0;
+  };
+  void measure_on_device(ExpertsArgs& args, Measured& measured) const;
+  [[nodiscard]] std::vector<std::int32_t> host_ids(const LayerIo& io) const;
   [[nodiscard]] ActScales warm_up(const HeldRank& rank, const LayerIo& io, float margin,
                                   std::byte* workspace) const;
 };
@@ -163,9 +177,15 @@ void MoeLayer::State::hold(PackedExperts packed) {
   std::vector<std::int32_t> local(plan.experts, -1);
   for (std::uint64_t i = 0; i < rank.experts.count(); ++i)
     local[rank.experts.first + i] = static_cast<std::int32_t>(i);
+  DeviceExperts on_device;
+  if (partials != nullptr) {
+    on_device = DeviceExperts(packed, local);
+    packed.blobs = {};
+  }
   held.push_back({.packed = std::move(packed),
                   .shape = experts_shape(plan, spec, rank),
                   .local_of_expert = std::move(local),
+                  .on_device = std::move(on_device),
                   .scales = {},
                   .empty = rank.slice.rows.count == Elems{0}});
 }
@@ -221,50 +241,84 @@ void MoeLayer::State::run_rank(const HeldRank& rank, const LayerIo& io, float* y
 }
 
 ExpertsArgs MoeLayer::State::args_of(const HeldRank& rank, const LayerIo& io) const {
-  return {.shape = rank.shape,
-          .weights = {.blobs = rank.packed.blobs.data(),
-                      .stride = plan.layout.stride,
-                      .offsets = offsets,
-                      .local_of_expert = rank.local_of_expert.data()},
-          .tokens = io.x.rows,
-          .x = io.x,
-          .topk_ids = io.topk_ids,
-          .topk_weights = io.topk_weights,
-          .x_scale = rank.scales.x,
-          .act_scale = rank.scales.act,
-          .stats = io.act_stats,
-          .flags = io.flags,
-          .threads = threads,
-          .trace = io.trace};
+  return {
+      .shape = rank.shape,
+      .weights = {.blobs = partials == nullptr ? rank.packed.blobs.data() : rank.on_device.blobs(),
+                  .stride = plan.layout.stride,
+                  .offsets = offsets,
+                  .local_of_expert = partials == nullptr ? rank.local_of_expert.data()
+                                                         : rank.on_device.local_of_expert()},
+      .tokens = io.x.rows,
+      .x = io.x,
+      .topk_ids = io.topk_ids,
+      .topk_weights = io.topk_weights,
+      .x_scale = rank.scales.x,
+      .act_scale = rank.scales.act,
+      .stats = io.act_stats,
+      .flags = io.flags,
+      .threads = threads,
+      .trace = io.trace};
 }
 
 // A call with dynamic scales: what it quantises with is what it has measured.
 ActScales MoeLayer::State::warm_up(const HeldRank& rank, const LayerIo& io, float margin,
                                    std::byte* workspace) const {
   std::byte* base = align_up(workspace, kAlign);
-  std::uint32_t flags = 0;
-  ActStats stats;
+  Measured measured;
   ExpertsArgs args = args_of(rank, io);
   args.shape.act_scale = ActScale::dynamic;
   args.act_margin = margin;
   args.y = reinterpret_cast<float*>(base);
   args.workspace = base + 2 * partial_bytes(plan, io.x.rows);
-  args.flags = &flags;
-  args.stats = &stats;
   args.trace = nullptr;
-  if (io.x.rows > 0) kernel->run(args);
+  if (partials == nullptr) {
+    args.flags = &measured.flags;
+    args.stats = &measured.stats;
+    if (io.x.rows > 0) kernel->run(args);
+  } else {
+    measure_on_device(args, measured);
+  }
   ActScales scales{.x = kNvfp4Fallback, .act = kNvfp4Fallback, .slots = 0};
-  for (std::uint64_t slot = 0; slot < io.x.rows * spec.top_k; ++slot) {
-    const std::int64_t id = io.topk_ids[slot];
+  for (const std::int64_t id : host_ids(io)) {
     const bool known = id >= 0 && static_cast<std::uint64_t>(id) < plan.experts;
     if (known && rank.local_of_expert[static_cast<std::size_t>(id)] >= 0) ++scales.slots;
   }
   if (scales.slots > 0) {
-    scales.x = stats.x.most_scale;
-    scales.act = stats.act.most_scale;
-    scales.guarded = stats.x.guarded + stats.act.guarded > 0;
+    scales.x = measured.stats.x.most_scale;
+    scales.act = measured.stats.act.most_scale;
+    scales.guarded = measured.stats.x.guarded + measured.stats.act.guarded > 0;
   }
   return scales;
+}
+
+void MoeLayer::State::measure_on_device(ExpertsArgs& args, Measured& measured) const {
+  const device::Stream stream;
+  const device::Buffer there(sizeof measured);
+  int error = device::fill(there.data(), std::byte{0}, sizeof measured, stream.handle());
+  auto* at = reinterpret_cast<Measured*>(there.data());
+  args.flags = &at->flags;
+  args.stats = &at->stats;
+  args.stream = stream.handle();
+  args.launch_error = &error;
+  if (args.tokens > 0) kernel->run(args);
+  if (error != 0) {
+    throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
+                                         .message = "the device did not take a launch",
+                                         .got = device::error_text(error)});
+  }
+  stream.wait();
+  device::copy_to_host(std::as_writable_bytes(std::span(&measured, 1)), there.data());
+}
+
+std::vector<std::int32_t> MoeLayer::State::host_ids(const LayerIo& io) const {
+  std::vector<std::int32_t> ids(io.x.rows * spec.top_k);
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(ids));
+  if (partials != nullptr) {
+    device::copy_to_host(bytes, reinterpret_cast<const std::byte*>(io.topk_ids));
+  } else if (!ids.empty()) {
+    std::memcpy(bytes.data(), io.topk_ids, bytes.size());
+  }
+  return ids;
 }
 
 void MoeLayer::State::run(const LayerIo& io, std::byte* workspace) const {
@@ -311,6 +365,43 @@ void MoeLayer::State::run(const LayerIo& io, std::byte* workspace) const {
   if (io.trace != nullptr) (*io.trace)[Stage::reduce] += reduce_ns;
 }
 
+CallStatus MoeLayer::State::run_on_device(const LayerIo& io, std::byte* workspace,
+                                          void* stream) const {
+  const std::uint64_t tokens = io.x.rows;
+  int error = 0;
+  const auto note = [&error](int code) { error = error == 0 ? code : error; };
+  std::byte* base = align_up(workspace, kAlign);
+  const bool dense = io.y.dtype == DType::f32 && io.y.row_stride == plan.hidden;
+  PartialsArgs sums{.sum = dense ? static_cast<float*>(io.y.data) : reinterpret_cast<float*>(base),
+                    .partial = reinterpret_cast<const float*>(base + partial_bytes(plan, tokens)),
+                    .y = io.y,
+                    .tokens = tokens,
+                    .hidden = plan.hidden,
+                    .stream = stream,
+                    .launch_error = &error};
+  if (io.act_stats != nullptr)
+    note(device::fill(io.act_stats, std::byte{0}, sizeof *io.act_stats, stream));
+  for (std::size_t i = 0; i < held.size() && tokens > 0; ++i) {
+    float* y = i == 0 ? sums.sum : const_cast<float*>(sums.partial);
+    if (held[i].empty) {
+      note(device::fill(y, std::byte{0}, tokens * plan.hidden * sizeof(float), stream));
+    } else {
+      ExpertsArgs args = args_of(held[i], io);
+      args.y = y;
+      if (io.act_tap != nullptr)
+        args.act_tap = io.act_tap + i * tokens * spec.top_k * plan.inter().kernel.value;
+      args.workspace = base + 2 * partial_bytes(plan, tokens);
+      args.trace = nullptr;
+      args.stream = stream;
+      args.launch_error = &error;
+      kernel->run(args);
+    }
+    if (i > 0) partials->add(sums);
+  }
+  if (!dense) partials->store(sums);
+  return error == 0 ? CallStatus::ok : CallStatus::device_failed;
+}
+
 MoeLayer::MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<PackedExperts> ranks)
     : state_(std::make_unique<State>()) {
   state_->plan = plan;
@@ -318,6 +409,14 @@ MoeLayer::MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<Pac
   state_->kernel = &kernel_of(plan);
   check_spec(plan, spec, *state_->kernel);
   check_act_scale(plan);
+  require_device(plan.target);
+  state_->partials = find_partials_kernel(plan.target);
+  if (const int code = state_->kernel->prepare == nullptr ? 0 : state_->kernel->prepare();
+      code != 0) {
+    throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
+                                         .message = "the device does not load " + plan.kernel,
+                                         .got = device::error_text(code)});
+  }
   state_->offsets = blob_offsets(plan.layout);
   state_->threads = spec.threads == 0 ? usable_threads() : std::min(spec.threads, usable_threads());
   for (PackedExperts& packed : ranks) state_->hold(std::move(packed));
@@ -337,11 +436,15 @@ std::uint64_t MoeLayer::workspace_size(std::uint64_t tokens) const {
 }
 
 CallStatus MoeLayer::forward(const LayerIo& io, std::span<std::byte> workspace,
-                             void* /*stream*/) const noexcept {
+                             void* stream) const noexcept {
   const State& state = *state_;
   if (!state.accepts(io)) return CallStatus::bad_argument;
   if (workspace.size() < bytes_for(state.plan, state.spec, *state.kernel, io.x.rows))
     return CallStatus::workspace_too_small;
+  if (state.partials != nullptr) {
+    if (io.trace != nullptr) *io.trace = {};
+    return state.run_on_device(io, workspace.data(), stream);
+  }
   const std::uint64_t start = now_ns();
   if (io.trace != nullptr) *io.trace = {};
   if (io.act_stats != nullptr) *io.act_stats = {};
@@ -396,14 +499,21 @@ std::vector<ActScales> MoeLayer::act_scales() const {
 }
 
 void MoeLayer::reload(unsigned rank, std::uint64_t expert, std::span<const std::byte> blob) {
-  PackedExperts& packed = state_->held[state_->require(rank, expert)].packed;
+  State::HeldRank& held = state_->held[state_->require(rank, expert)];
+  PackedExperts& packed = held.packed;
   check_blob(state_->plan, rank, expert, blob);
+  if (state_->partials != nullptr) {
+    held.on_device.write(expert - packed.experts.first, blob);
+    return;
+  }
   std::memcpy(packed.blobs.data() + (expert - packed.experts.first) * packed.layout.stride,
               blob.data(), blob.size());
 }
 
 std::span<const std::byte> MoeLayer::blob(unsigned rank, std::uint64_t expert) const {
-  return state_->held[state_->require(rank, expert)].packed.blob(expert);
+  const State::HeldRank& held = state_->held[state_->require(rank, expert)];
+  if (state_->partials != nullptr) return held.on_device.read(expert - held.packed.experts.first);
+  return held.packed.blob(expert);
 }
 
 }  // namespace moxie

@@ -194,19 +194,21 @@ LayerCheck check_layer(const MoeLayer& layer, const LayerReference& reference, c
   MOXIE_CHECK(layer.spec().reduction == Reduction::layer || plan.ranks.size() == 1,
               "a partial sum has no reference");
   const std::uint64_t elements = probe.tokens * plan.hidden;
-  GuardedBuffer workspace(layer.workspace_size(probe.tokens));
+  const bool on_host = plan.target == Target::cpu;
+  GuardedBuffer workspace(on_host ? layer.workspace_size(probe.tokens) : 0);
   GuardedBuffer y(elements * sizeof(float));
   std::uint32_t flags = 0;
-  const CallStatus status = layer.forward({.x = probe.x_ref(),
-                                           .topk_ids = probe.topk_ids.data(),
-                                           .topk_weights = probe.topk_weights.data(),
-                                           .y = {.data = y.span().data(),
-                                                 .dtype = DType::f32,
-                                                 .rows = probe.tokens,
-                                                 .cols = plan.hidden,
-                                                 .row_stride = plan.hidden},
-                                           .flags = &flags},
-                                          workspace.span());
+  const LayerIo io{.x = probe.x_ref(),
+                   .topk_ids = probe.topk_ids.data(),
+                   .topk_weights = probe.topk_weights.data(),
+                   .y = {.data = y.span().data(),
+                         .dtype = DType::f32,
+                         .rows = probe.tokens,
+                         .cols = plan.hidden,
+                         .row_stride = plan.hidden},
+                   .flags = &flags};
+  const CallStatus status =
+      on_host ? layer.forward(io, workspace.span()) : HostCall(layer, probe.tokens).forward(io);
   std::vector<float> got(elements);
   if (elements != 0) std::memcpy(got.data(), y.span().data(), elements * sizeof(float));
   LayerCheck check = check_output(got, reference, plan);

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "cli/run_command.hpp"
+#include "moxie/catalog.hpp"
 
 namespace moxie {
 namespace {
@@ -366,7 +367,9 @@ TEST_F(Bench, RefusesBeforeTheFirstRecordAndLeavesNothingC01) {
                  {"bench", "--problem", small, "--baseline", file("earlier", "{\n")});
   expect_refusal(3, "MOXIE-B002",
                  {"bench", "--problem", small, "--baseline", file("empty", "{}\n")});
-  expect_refusal(4, "MOXIE-P002", {"bench", "--problem", small, "--target", "sm90"});
+  expect_refusal(4, "MOXIE-P002",
+                 {"bench", "--problem", small, "--target", "sm90", "--act-format", "int8"}, {},
+                 kernel_catalog().size());
   // The first point is right, the second is not.
   const std::string routing = input({ids({1, 2}, {0, 1}), weights({1, 2})});
   expect_refusal(2, "MOXIE-R006",

@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "cli/run_command.hpp"
+#include "moxie/catalog.hpp"
+#include "moxie/device.hpp"
 #include "support/tiny_checkpoint.hpp"
 
 namespace moxie {
@@ -92,8 +94,23 @@ TEST_F(RunRefusals, NameWhatIsNotThereC01) {
   expect_refusal(3, "MOXIE-R005", {"run", model_, "--routing", "file:" + at("absent")});
 }
 
+// Not built is 4, built and without the device is 5; both before a weight is read.
+TEST_F(RunRefusals, NameTheDeviceThatIsNotHereC01) {
+  const GpuReport gpus = list_gpus();
+  for (const Target target : {Target::sm90, Target::sm100, Target::sm120}) {
+    if (device_refusal(target, gpus).empty()) continue;
+    const std::string name(name_of(target));
+    if (gpus.built) {
+      expect_refusal(5, "MOXIE-E004", {"run", model_, "--target", name});
+    } else {
+      expect_refusal(4, "MOXIE-R001", {"run", model_, "--target", name});
+    }
+  }
+}
+
 TEST_F(RunRefusals, NameWhatNoKernelRunsC01) {
-  expect_refusal(4, "MOXIE-P002", {"run", model_, "--target", "sm90"});
+  expect_refusal(4, "MOXIE-P002", {"run", model_, "--target", "sm90", "--act-format", "int8"}, {},
+                 kernel_catalog().size());
   expect_refusal(4, "MOXIE-P004", {"run", model_, "--ep", "9"});
   // A function that clamps, without its limit.
   test::write_tiny(folder_.path() / "unlimited", {});

@@ -170,9 +170,19 @@ TEST(MakePlan, WidthsThatNoScaleGroupDividesAreRefused) {
   EXPECT_NE(kernel.message.find("multiple of 32, got 48"), std::string::npos) << kernel.message;
 }
 
-TEST(MakePlan, ATargetWithoutAKernelIsRefusedWithEveryReason) {
+TEST(MakePlan, EveryGpuHasThePortableKernel) {
   for (const Target target : {Target::sm90, Target::sm100, Target::sm120}) {
-    const Error error = refused(plan_model({}, kMxfp4), {.target = target});
+    const ShardPlan plan = make_plan(plan_model({}, kMxfp4), {.target = target});
+    EXPECT_EQ(plan.kernel, "cuda.portable.experts");
+    EXPECT_EQ(plan.route_kernel, "cuda.portable.route");
+    EXPECT_NE(plan.considered.front().refusal.find(name_of(target)), std::string::npos);
+  }
+}
+
+TEST(MakePlan, AProblemWithoutAKernelIsRefusedWithEveryReason) {
+  for (const Target target : {Target::sm90, Target::sm100, Target::sm120}) {
+    const Error error =
+        refused(plan_model({}, kMxfp4), {.target = target, .act_format = ActFormat::int8});
     EXPECT_EQ(error.code(), ErrorCode::unsupported);
     ASSERT_EQ(error.findings().size(), kernel_catalog().size());
     for (std::size_t i = 0; i < error.findings().size(); ++i) {
@@ -180,7 +190,9 @@ TEST(MakePlan, ATargetWithoutAKernelIsRefusedWithEveryReason) {
       EXPECT_EQ(finding.code, "MOXIE-P002");
       EXPECT_NE(finding.message.find(kernel_catalog()[i].name), std::string::npos);
       EXPECT_NE(finding.message.find(name_of(target)), std::string::npos);
-      EXPECT_NE(finding.message.find("runs on cpu"), std::string::npos) << finding.message;
+      const bool here = kernel_catalog()[i].runs_on(target);
+      EXPECT_NE(finding.message.find(here ? "not int8" : "runs on cpu"), std::string::npos)
+          << finding.message;
     }
   }
 }

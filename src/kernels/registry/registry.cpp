@@ -4,15 +4,24 @@
 
 #include "kernels/cpu/portable/experts.hpp"
 #include "kernels/cpu/portable/route.hpp"
+#include "kernels/cuda/portable/kernels.hpp"
 
 namespace moxie {
 
 const ExpertsKernel* find_experts_kernel(std::string_view name) {
-  return name == "cpu.portable.experts" ? &cpu::portable::kExperts : nullptr;
+  if (name == "cpu.portable.experts") return &cpu::portable::kExperts;
+  if (name == "cuda.portable.experts") return cuda::portable::experts_kernel();
+  return nullptr;
 }
 
 const RouteKernel* find_route_kernel(std::string_view name) {
-  return name == "cpu.portable.route" ? &cpu::portable::kRoute : nullptr;
+  if (name == "cpu.portable.route") return &cpu::portable::kRoute;
+  if (name == "cuda.portable.route") return cuda::portable::route_kernel();
+  return nullptr;
+}
+
+const PartialsKernel* find_partials_kernel(Target target) {
+  return target == Target::cpu ? nullptr : cuda::portable::partials_kernel();
 }
 
 }  // namespace moxie

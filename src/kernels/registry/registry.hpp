@@ -11,5 +11,7 @@ namespace moxie {
 // nullptr for a name that is not built.
 const ExpertsKernel* find_experts_kernel(std::string_view name);
 const RouteKernel* find_route_kernel(std::string_view name);
+// For targets whose memory is not the host's; nullptr otherwise, and where it is not built.
+const PartialsKernel* find_partials_kernel(Target target);
 
 }  // namespace moxie

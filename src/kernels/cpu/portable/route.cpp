@@ -15,9 +15,15 @@
 #include "base/parallel.hpp"
 #include "formats/bf16.hpp"
 #include "kernels/cpu/portable/route_logits.hpp"
-#include "kernels/cpu/portable/route_select.hpp"
+#include "kernels/route_select.hpp"
 
 namespace moxie::cpu::portable {
+
+using route::finish_weights;
+using route::is_softmax;
+using route::score;
+using route::select_experts;
+using route::softmax_weights;
 
 namespace {
 

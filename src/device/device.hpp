@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory, order and time on the current GPU. Handles are opaque, so that no caller sees the CUDA
+// headers. Without CUDA every constructor throws Error(unsupported) MOXIE-E004.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace moxie::device {
+
+// A queue of work that nothing else waits for.
+class Stream {
+ public:
+  Stream();
+  ~Stream();  // NOLINT(performance-trivially-destructible): the stub alone does nothing
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  [[nodiscard]] void* handle() const { return handle_; }
+  // Until all work is done. Errors: Error(environment) MOXIE-E005 with the device's own text.
+  void wait() const;
+
+ private:
+  void* handle_ = nullptr;
+};
+
+// A point in a stream's work.
+class Event {
+ public:
+  Event();
+  ~Event();  // NOLINT(performance-trivially-destructible): the stub alone does nothing
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(void* stream);
+  // Both events must have been passed.
+  [[nodiscard]] double us_since(const Event& earlier) const;
+
+ private:
+  void* handle_ = nullptr;
+};
+
+// Device memory; its address does not change while it lives.
+class Buffer {
+ public:
+  Buffer() = default;
+  // Errors: Error(environment) MOXIE-E003 when there is not enough.
+  explicit Buffer(std::uint64_t bytes);
+  ~Buffer();  // NOLINT(performance-trivially-destructible): the stub alone does nothing
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+// Copies that are done when they return; through pinned memory, piece by piece.
+void copy_to_device(std::byte* to, std::span<const std::byte> from);
+void copy_to_host(std::span<std::byte> to, const std::byte* from);
+
+// Fills in the order of a stream. Returns the runtime's code, 0 when all is well.
+int fill(void* at, std::byte value, std::uint64_t bytes, void* stream) noexcept;
+
+// "cudaErrorIllegalAddress: an illegal memory access was encountered".
+std::string error_text(int code);
+
+// A graph of what was put into a stream between begin and end.
+class Graph {
+ public:
+  explicit Graph(Stream& stream);  // begins
+  ~Graph();  // NOLINT(performance-trivially-destructible): the stub alone does nothing
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void end();
+  void launch() const;  // on the same stream
+
+ private:
+  Stream& stream_;
+  void* executable_ = nullptr;
+};
+
+}  // namespace moxie::device

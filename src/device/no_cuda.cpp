@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device layer of a build without CUDA: no GPU, and a refusal for everything that needs one.
+#include "device/device.hpp"
+#include "moxie/device.hpp"
+#include "moxie/status.hpp"
+
+namespace moxie {
+
+GpuReport list_gpus() { return {.problem = "built without CUDA"}; }
+
+namespace device {
+
+namespace {
+
+[[noreturn]] void refuse() {
+  throw Error(ErrorCode::unsupported, {.code = "MOXIE-E004",
+                                       .message = "this build holds no CUDA code",
+                                       .hint = "build with -DMOXIE_CUDA=ON"});
+}
+
+}  // namespace
+
+Stream::Stream() { refuse(); }
+Stream::~Stream() = default;
+void Stream::wait() const { refuse(); }
+
+Event::Event() { refuse(); }
+Event::~Event() = default;
+void Event::record(void* /*stream*/) { refuse(); }
+double Event::us_since(const Event& /*earlier*/) const { refuse(); }
+
+Buffer::Buffer(std::uint64_t /*bytes*/) { refuse(); }
+Buffer::~Buffer() = default;
+
+void copy_to_device(std::byte* /*to*/, std::span<const std::byte> /*from*/) { refuse(); }
+void copy_to_host(std::span<std::byte> /*to*/, const std::byte* /*from*/) { refuse(); }
+int fill(void* /*at*/, std::byte /*value*/, std::uint64_t /*bytes*/, void* /*stream*/) noexcept {
+  return 1;
+}
+std::string error_text(int code) { return "error " + std::to_string(code); }
+
+Graph::Graph(Stream& stream) : stream_(stream) { refuse(); }
+Graph::~Graph() = default;
+void Graph::end() { refuse(); }
+void Graph::launch() const { refuse(); }
+
+}  // namespace device
+}  // namespace moxie
