@@ -156,7 +156,7 @@ struct MoeLayer::State {
     ActStats stats;
     std::uint32_t flags = 0;
   };
-  void measure_on_device(ExpertsArgs& args, Measured& measured) const;
+  void measure_on_device(ExpertsArgs args, Measured& measured) const;
   [[nodiscard]] std::vector<std::int32_t> host_ids(const LayerIo& io) const;
   [[nodiscard]] ActScales warm_up(const HeldRank& rank, const LayerIo& io, float margin,
                                   std::byte* workspace) const;
@@ -291,7 +291,7 @@ ActScales MoeLayer::State::warm_up(const HeldRank& rank, const LayerIo& io, floa
   return scales;
 }
 
-void MoeLayer::State::measure_on_device(ExpertsArgs& args, Measured& measured) const {
+void MoeLayer::State::measure_on_device(ExpertsArgs args, Measured& measured) const {
   const device::Stream stream;
   const device::Buffer there(sizeof measured);
   int error = device::fill(there.data(), std::byte{0}, sizeof measured, stream.handle());
