@@ -156,7 +156,7 @@ struct MoeLayer::State {
     ActStats stats;
     std::uint32_t flags = 0;
   };
-  void measure_on_device(ExpertsArgs args, Measured& measured) const;
+  void measure_on_device(const ExpertsArgs& args, Measured& measured) const;
   [[nodiscard]] std::vector<std::int32_t> host_ids(const LayerIo& io) const;
   [[nodiscard]] ActScales warm_up(const HeldRank& rank, const LayerIo& io, float margin,
                                   std::byte* workspace) const;
@@ -291,16 +291,17 @@ ActScales MoeLayer::State::warm_up(const HeldRank& rank, const LayerIo& io, floa
   return scales;
 }
 
-void MoeLayer::State::measure_on_device(ExpertsArgs args, Measured& measured) const {
+void MoeLayer::State::measure_on_device(const ExpertsArgs& args, Measured& measured) const {
   const device::Stream stream;
   const device::Buffer there(sizeof measured);
   int error = device::fill(there.data(), std::byte{0}, sizeof measured, stream.handle());
   auto* at = reinterpret_cast<Measured*>(there.data());
-  args.flags = &at->flags;
-  args.stats = &at->stats;
-  args.stream = stream.handle();
-  args.launch_error = &error;
-  if (args.tokens > 0) kernel->run(args);
+  ExpertsArgs call = args;
+  call.flags = &at->flags;
+  call.stats = &at->stats;
+  call.stream = stream.handle();
+  call.launch_error = &error;
+  if (call.tokens > 0) kernel->run(call);
   if (error != 0) {
     throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
                                          .message = "the device did not take a launch",
