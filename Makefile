@@ -39,11 +39,11 @@ asan:
 	@cmake --build build/asan -- -j $(JOBS)
 	@tools/run_ctest.sh build/asan -L '^unit$$' $(CTEST_ARGS)
 
-# Feeds the safetensors header parser for 30 seconds.
+# Feeds the parsers of safetensors headers and GGUF files for 30 seconds each.
 fuzz:
 	@$(packages) build fuzz
 	@$(MAKE) --no-print-directory build/fuzz/build.ninja
-	@cmake --build build/fuzz --target fuzz_header -- -j $(JOBS)
+	@cmake --build build/fuzz --target fuzz_header fuzz_gguf -- -j $(JOBS)
 	@tools/run_ctest.sh build/fuzz -L '^fuzz$$' $(CTEST_ARGS)
 
 bench:
