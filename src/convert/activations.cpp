@@ -8,13 +8,12 @@
 #include <cstring>
 #include <string>
 
+#include "formats/act_quant.hpp"
 #include "formats/bf16.hpp"
 
 namespace moxie::convert {
 
 namespace {
-
-constexpr float kReach = 6.0F * 448.0F;
 
 [[noreturn]] void refuse(const std::filesystem::path& path, std::string tensor, std::string message,
                          std::string expected = {}, std::string got = {}) {
@@ -59,7 +58,7 @@ float scale_of(const Checkpoint& file, const std::filesystem::path& path, int la
     }
     amax = std::max(amax, std::abs(value));
   }
-  const float scale = amax / kReach;
+  const float scale = amax / kNvfp4Reach;
   if (!(scale >= kNvfp4LeastGlobal))
     refuse(path, tensor->name, "activations too small for a scale", "a value that is not 0");
   return scale;

@@ -120,7 +120,7 @@ Documents written_documents(const Source& source, const Target& target, bool inp
   const Json* found =
       is_nested ? text.find("quantization_config") : config.find("quantization_config");
   const Json declared = found != nullptr ? *found : Json();
-  const bool has_record = model.config.quantization.starts_with("fp8");
+  const bool has_record = has_fp8_record(model);
 
   Json quantization;
   if (target.is_fp8()) {

@@ -40,13 +40,14 @@ struct Fp4Source {
 
 const std::uint8_t* rows_without_gaps(const Checkpoint& checkpoint, const RowsView& view,
                                       std::vector<std::uint8_t>& owned) {
-  const auto* data = reinterpret_cast<const std::uint8_t*>(checkpoint.bytes(*view.tensor).data());
-  data += view.offset;
-  MOXIE_CHECK(view.packing == RowPacking::plain, "what is converted is stored row by row");
-  if (view.row_stride == view.row_bytes) return data;
+  if (view.packing == RowPacking::plain && view.row_stride == view.row_bytes) {
+    const std::byte* data = checkpoint.bytes(*view.tensor).data() + view.offset;
+    return reinterpret_cast<const std::uint8_t*>(data);
+  }
   owned.resize(view.rows * view.row_bytes);
+  const std::span<std::byte> rows = std::as_writable_bytes(std::span(owned));
   for (std::uint64_t row = 0; row < view.rows; ++row)
-    std::memcpy(owned.data() + row * view.row_bytes, data + row * view.row_stride, view.row_bytes);
+    read_row(checkpoint, view, row, 0, rows.subspan(row * view.row_bytes, view.row_bytes));
   return owned.data();
 }
 
@@ -74,20 +75,16 @@ Fp4Source read_fp4(const Source& source, const Projection& projection, Extent ex
   return read;
 }
 
-// Value of element `col` of a row, exact.
-double value_at(const Fp4MatrixRef& matrix, std::uint64_t row, std::uint64_t col) {
-  const std::uint64_t group = scale_group(matrix.format);
-  const std::uint8_t byte = matrix.codes[(row * matrix.cols + col) / 2];
-  const std::uint8_t code = col % 2 == 0 ? low_nibble(byte) : high_nibble(byte);
-  const std::uint8_t scale = matrix.scales[row * (matrix.cols / group) + col / group];
-  return dequantise(code, scale, matrix.format, matrix.dequant_mul);
-}
+struct Comparison {
+  QuantStats stats;
+  std::uint64_t changed = 0;
+};
 
 // What became of the values of `from`: 16 elements at a time, which share a scale in both.
-void compare(const Fp4MatrixRef& from, const Fp4MatrixRef& to, ConvertedProjection& result) {
+Comparison compare(const Fp4MatrixRef& from, const Fp4MatrixRef& to) {
   constexpr std::uint64_t kElems = 16;
+  Comparison result;
   QuantStats& stats = result.stats;
-  std::uint64_t changed = 0;
   const std::uint64_t blocks = from.rows * from.cols / kElems;
   const auto multiplier = [](const Fp4MatrixRef& matrix, std::uint64_t block) {
     const std::uint64_t group = block * kElems / scale_group(matrix.format);
@@ -105,7 +102,7 @@ void compare(const Fp4MatrixRef& from, const Fp4MatrixRef& to, ConvertedProjecti
       const double before = static_cast<double>(decode_e2m1(code(from))) * before_mul;
       const double after = static_cast<double>(decode_e2m1(code(to))) * after_mul;
       const double error = std::abs(after - before);
-      changed += before != after ? 1U : 0U;
+      result.changed += before != after ? 1U : 0U;
       stats.flushed_elems += before != 0 && after == 0 ? 1U : 0U;
       stats.signal += before * before;
       stats.noise += error * error;
@@ -114,7 +111,7 @@ void compare(const Fp4MatrixRef& from, const Fp4MatrixRef& to, ConvertedProjecti
   }
   stats.elems = from.rows * from.cols;
   stats.blocks = stats.elems / scale_group(to.format);
-  result.changed = changed;
+  return result;
 }
 
 ConvertedProjection converted(Fp4Matrix matrix) {
@@ -125,15 +122,23 @@ ConvertedProjection converted(Fp4Matrix matrix) {
   return result;
 }
 
+// A cast of `from`, held against it.
+ConvertedProjection cast_of(const Fp4MatrixRef& from, Fp4Matrix to) {
+  const Comparison comparison = compare(from, to.ref());
+  ConvertedProjection result = converted(std::move(to));
+  result.stats = comparison.stats;
+  result.changed = comparison.changed;
+  return result;
+}
+
 float in_convention(const Target& target, float multiplier) {
   return target.reciprocal() ? reciprocal_of(multiplier) : multiplier;
 }
 
 // A stored scalar in the target's convention; unchanged where it is the source's.
-float stored_scalar(const Checkpoint& checkpoint, const Target& target, const ScalarRef& scalar) {
-  float stored = 0;
+float scalar_for(const Target& target, const Checkpoint& checkpoint, const ScalarRef& scalar) {
   read_scalar(checkpoint, scalar);  // refuses what is no scale
-  std::memcpy(&stored, checkpoint.bytes(*scalar.tensor).data(), sizeof stored);
+  const float stored = stored_scalar(checkpoint, scalar);
   return scalar.reciprocal == target.reciprocal() ? stored : reciprocal_of(stored);
 }
 
@@ -253,7 +258,7 @@ class ExpertConverter {
       const ScalarRef& input = layer_.fp4->experts[expert_][kind].act_dequant_mul;
       if (!input.present()) continue;
       result_[index(kind)].input =
-          at(kind, [&] { return stored_scalar(source_.model->checkpoint, target_, input); });
+          at(kind, [&] { return scalar_for(target_, source_.model->checkpoint, input); });
     }
   }
 
@@ -264,10 +269,12 @@ class ExpertConverter {
     result.rows = matrix.rows;
     result.codes.assign(matrix.codes, matrix.codes + matrix.rows * matrix.cols / 2);
     result.scales.assign(matrix.scales, matrix.scales + matrix.rows * groups);
-    compare(matrix, matrix, result);
+    const Comparison same = compare(matrix, matrix);
+    result.stats = same.stats;
+    result.changed = same.changed;
     if (matrix.format == BlockFormat::nvfp4) {
-      result.global = stored_scalar(source_.model->checkpoint, target_,
-                                    layer_.fp4->experts[expert_][kind].dequant_mul);
+      result.global = scalar_for(target_, source_.model->checkpoint,
+                                 layer_.fp4->experts[expert_][kind].dequant_mul);
     }
   }
 
@@ -279,11 +286,7 @@ class ExpertConverter {
     Nvfp4Cast made = at(kind, [&] { return mxfp4_to_nvfp4(matrices); });
     for (std::size_t i = 0; i < count; ++i) {
       const float global = made.matrices[i].dequant_mul;
-      ConvertedProjection statistics;
-      compare(matrices[i], made.matrices[i].ref(), statistics);
-      result_[first + i] = converted(std::move(made.matrices[i]));
-      result_[first + i].stats = statistics.stats;
-      result_[first + i].changed = statistics.changed;
+      result_[first + i] = cast_of(matrices[i], std::move(made.matrices[i]));
       result_[first + i].global = in_convention(target_, global);
     }
   }
@@ -291,17 +294,17 @@ class ExpertConverter {
   void to_mxfp4(ProjectionKind kind, const Fp4MatrixRef& matrix) {
     ConvertedProjection& result = result_[index(kind)];
     if (auto exact = nvfp4_to_mxfp4(matrix); exact && exact->dequant_mul == 1.0F) {
-      ConvertedProjection statistics;
-      compare(matrix, exact->ref(), statistics);
-      result = converted(std::move(*exact));
-      result.stats = statistics.stats;
-      result.changed = statistics.changed;
+      result = cast_of(matrix, std::move(*exact));
       return;
     }
     std::vector<float> values(matrix.rows * matrix.cols);
     for (std::uint64_t row = 0; row < matrix.rows; ++row) {
-      for (std::uint64_t col = 0; col < matrix.cols; ++col)
-        values[row * matrix.cols + col] = static_cast<float>(value_at(matrix, row, col));
+      const std::uint8_t* codes = matrix.codes + row * matrix.cols / 2;
+      const std::uint8_t* scales = matrix.scales + row * (matrix.cols / scale_group(matrix.format));
+      for (std::uint64_t col = 0; col < matrix.cols; ++col) {
+        values[row * matrix.cols + col] = static_cast<float>(
+            dequantise_element(codes, scales, col, matrix.format, matrix.dequant_mul));
+      }
     }
     Quantised quantised = quantise_mxfp4({.data = values.data(),
                                           .dtype = DType::f32,
@@ -309,10 +312,9 @@ class ExpertConverter {
                                           .cols = matrix.cols,
                                           .row_stride = matrix.cols},
                                          target_.mxfp4_recipe);
-    ConvertedProjection statistics;
-    compare(matrix, quantised.matrix.ref(), statistics);
+    const std::uint64_t changed = compare(matrix, quantised.matrix.ref()).changed;
     take(kind, std::move(quantised));
-    result.changed = statistics.changed;
+    result.changed = changed;
   }
 
   const Source& source_;

@@ -156,8 +156,6 @@ void look_beside(Source& source) {
   }
 }
 
-bool has_fp8_record(const MoeModel& model) { return model.config.quantization.starts_with("fp8"); }
-
 bool is_native(const Source& source) {
   const SourceLayer& layer = source.layers.front();
   return layer.prefix.ends_with("ffn.experts") && layer.projections[2] == "w2";
@@ -272,6 +270,8 @@ void choose_recipe(Target& target, const std::optional<ConvertRecipe>& given) {
 }
 
 }  // namespace
+
+bool has_fp8_record(const MoeModel& model) { return model.config.quantization.starts_with("fp8"); }
 
 bool splits_biases(const Source& source, const Target& target) {
   return source.has_biases && source.fp4 && !target.is_fp8() && !is_stacked(target.dialect) &&

@@ -58,6 +58,9 @@ struct Target {
   [[nodiscard]] bool reciprocal() const { return dialect == DialectKind::compressed_tensors; }
 };
 
+// Whether the config declares block-scaled FP8 for what is not said to be otherwise.
+bool has_fp8_record(const MoeModel& model);
+
 // Whether stacked biases become a tensor per projection, as the weights do.
 bool splits_biases(const Source& source, const Target& target);
 
