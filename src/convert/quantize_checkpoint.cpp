@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/checked.hpp"
+#include "base/disk_space.hpp"
 #include "base/errors.hpp"
 #include "base/parallel.hpp"
 #include "base/staged_file.hpp"
@@ -81,19 +82,6 @@ void require_free(const fs::path& out, const fs::path& model) {
   }
 }
 
-void require_space(const fs::path& out, std::uint64_t bytes) {
-  fs::path folder = fs::absolute(out);
-  std::error_code error;
-  while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
-  const fs::space_info space = fs::space(folder, error);
-  if (error || space.capacity == 0 || bytes <= space.available) return;
-  throw Error(ErrorCode::environment, {.code = "MOXIE-E002",
-                                       .message = "not enough disk space for the checkpoint",
-                                       .where = {.file = out.string()},
-                                       .expected = std::to_string(bytes) + " bytes free",
-                                       .got = std::to_string(space.available)});
-}
-
 struct OutTensor {
   TensorEntry entry;
   const TensorInfo* copied = nullptr;
@@ -141,7 +129,7 @@ class CheckpointQuantizer {
     lay_out_files();
     const Documents documents = written_documents(source_, target_, report_.input_scales);
     require_words_for(left_, source_, documents);
-    require_space(out_, report_.bytes);
+    require_checkpoint_space(out_, report_.bytes);
     report_progress(options_.progress, 0, report_.bytes);
 
     StagedFolder folder(out_);

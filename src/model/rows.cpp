@@ -7,6 +7,7 @@
 
 #include "base/checked.hpp"
 #include "formats/block_format.hpp"
+#include "formats/gguf_block.hpp"
 #include "formats/nibble_order.hpp"
 #include "moxie/model.hpp"
 
@@ -14,20 +15,11 @@ namespace moxie {
 
 namespace {
 
-// A GGUF block: the scales of its groups, then their codes with split halves.
-struct BlockShape {
-  std::uint64_t scales;       // and groups
-  std::uint64_t group_elems;  // 32 (MXFP4) or 16 (NVFP4)
-
-  [[nodiscard]] constexpr std::uint64_t group_bytes() const { return group_elems / 2; }
-  [[nodiscard]] constexpr std::uint64_t bytes() const { return scales * (1 + group_bytes()); }
-};
-constexpr BlockShape kMxfp4Block{.scales = 1, .group_elems = 32};
-constexpr BlockShape kNvfp4Block{.scales = 4, .group_elems = 16};
-static_assert(kMxfp4Block.bytes() == 17 && kNvfp4Block.bytes() == 36);
+constexpr GgufBlock kMxfp4Block = gguf_block(BlockFormat::mxfp4);
+constexpr GgufBlock kNvfp4Block = gguf_block(BlockFormat::nvfp4);
 
 // The scale bytes [first, first + out.size()) of a row of blocks.
-void gather_scales(const std::byte* row, BlockShape shape, std::uint64_t first,
+void gather_scales(const std::byte* row, GgufBlock shape, std::uint64_t first,
                    std::span<std::byte> out) {
   for (std::uint64_t i = 0; i < out.size(); ++i) {
     const std::uint64_t group = first + i;
@@ -36,7 +28,7 @@ void gather_scales(const std::byte* row, BlockShape shape, std::uint64_t first,
 }
 
 // The packed pairs [first, first + out.size()) of a row of blocks, even element low.
-void gather_codes(const std::byte* row, BlockShape shape, std::uint64_t first,
+void gather_codes(const std::byte* row, GgufBlock shape, std::uint64_t first,
                   std::span<std::byte> out) {
   std::array<std::uint8_t, 16> pairs{};  // of the group that the byte before was in
   std::uint64_t held = ~std::uint64_t{0};

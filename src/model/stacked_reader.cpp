@@ -7,6 +7,7 @@
 #include <string>
 
 #include "formats/block_format.hpp"
+#include "formats/gguf_block.hpp"
 
 namespace moxie {
 
@@ -104,15 +105,14 @@ class StackedReader {
     if (weights == nullptr) return;
     const BlockFormat format = request_.dialect->format;
     const bool mxfp4 = format == BlockFormat::mxfp4;
-    const std::uint64_t block = mxfp4 ? 32 : 64;
-    const std::uint64_t block_bytes = mxfp4 ? 17 : 36;
+    const GgufBlock block = gguf_block(format);
     const DType dtype = mxfp4 ? DType::mxfp4_blocks : DType::nvfp4_blocks;
     const Shape shape{experts_.size(), rows.in_tensor(), rows.columns};
-    if (weights->dtype != dtype || weights->shape != shape || rows.columns % block != 0) {
+    if (weights->dtype != dtype || weights->shape != shape || rows.columns % block.elems() != 0) {
       tensors_.wrong(*weights, std::string(name_of(dtype)) + " " + to_string(shape));
       return;
     }
-    const std::uint64_t stored = rows.columns / block * block_bytes;
+    const std::uint64_t stored = rows.columns / block.elems() * block.bytes();
     place(rows, weights,
           {.stored = stored,
            .canonical = rows.columns / 2,

@@ -8,6 +8,7 @@
 
 #include "base/checked.hpp"
 #include "formats/block_format.hpp"
+#include "formats/gguf_block.hpp"
 #include "formats/nibble_order.hpp"
 #include "synth/patterns.hpp"
 
@@ -102,7 +103,7 @@ void fill_blocks(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin
   const std::uint64_t rows = tensor.entry.shape[1];
   const std::uint64_t columns = tensor.entry.shape[2];
   const std::uint64_t group = scale_group(recipe.format);
-  const std::uint64_t block_groups = recipe.format == BlockFormat::mxfp4 ? 1 : 4;
+  const std::uint64_t block_groups = gguf_block(recipe.format).scales;
   const std::uint64_t groups = columns / group;
   std::vector<std::byte> codes(columns / 2);
   std::vector<std::byte> scales(groups);

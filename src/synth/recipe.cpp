@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "formats/block_format.hpp"
+#include "formats/gguf_block.hpp"
 #include "model/config_keys.hpp"
 #include "model/declared_format.hpp"
 #include "model/dialects/written_tensors.hpp"
@@ -178,13 +179,13 @@ std::uint64_t checked_count(std::string_view axis, std::uint64_t count, std::uin
   return count;
 }
 
-// GGUF's NVFP4 has four groups in a block, and rows are whole blocks.
+// Rows are whole groups; in GGUF whole blocks.
 std::uint64_t checked_width(std::string_view axis, std::uint64_t width, const Recipe& recipe) {
   checked_count(axis, width, kMaxWidth);
   if (recipe.dense) return width;
   const BlockFormat format = recipe.format;
-  const bool super_blocks = recipe.dialect == DialectKind::gguf && format == BlockFormat::nvfp4;
-  const std::uint64_t group = scale_group(format) * (super_blocks ? 4 : 1);
+  const std::uint64_t group =
+      recipe.dialect == DialectKind::gguf ? gguf_block(format).elems() : scale_group(format);
   if (width % group == 0) return width;
   throw Error(ErrorCode::unsupported,
               {.code = "MOXIE-P003",

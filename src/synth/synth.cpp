@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/checked.hpp"
+#include "base/disk_space.hpp"
 #include "base/errors.hpp"
 #include "base/staged_file.hpp"
 #include "synth/gguf_file.hpp"
@@ -36,23 +37,6 @@ void require_free(const std::filesystem::path& out) {
                                  .expected = "a name that does not exist, or an empty folder",
                                  .got = is_folder ? "a folder with files" : "a file",
                                  .hint = "choose another name, or remove it"});
-}
-
-// What does not fit is refused before the first byte.
-void require_space(const std::filesystem::path& out, std::uint64_t bytes) {
-  std::filesystem::path folder = std::filesystem::absolute(out);
-  std::error_code error;
-  while (!std::filesystem::exists(folder, error) && folder.has_relative_path())
-    folder = folder.parent_path();
-  const std::filesystem::space_info space = std::filesystem::space(folder, error);
-  // A file system without a size, such as /proc, says why itself.
-  if (error || space.capacity == 0 || bytes <= space.available) return;
-  throw Error(ErrorCode::environment, {.code = "MOXIE-E002",
-                                       .message = "not enough disk space for the checkpoint",
-                                       .where = {.file = out.string()},
-                                       .expected = std::to_string(bytes) + " bytes free",
-                                       .got = std::to_string(space.available),
-                                       .hint = "ask for fewer experts, layers or columns"});
 }
 
 // "model-00003-of-00043.safetensors"
@@ -114,7 +98,7 @@ SynthReport synthesise(const std::filesystem::path& out, const SynthOptions& opt
 
   SynthReport report{.format = recipe.format, .dense = recipe.dense, .dialect = recipe.dialect};
   const std::uint64_t total = total_bytes(recipe);
-  require_space(out, total);
+  require_checkpoint_space(out, total, "ask for fewer experts, layers or columns");
   report_progress(options.progress, 0, total);
 
   StagedFolder folder(folder_path);
