@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the ranks that a layer holds one after another and sums them in rank order.
+#include "layer/layer_state.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/align.hpp"
+#include "base/clock.hpp"
+#include "base/parallel.hpp"
+#include "device/device.hpp"
+#include "formats/act_quant.hpp"
+#include "formats/bf16.hpp"
+
+namespace moxie {
+
+namespace {
+
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
+}  // namespace
+
+void MoeLayer::State::hold(PackedExperts packed) {
+  if (packed.rank >= plan.ranks.size() || !(packed.layout == plan.layout) ||
+      !(packed.experts == plan.ranks[packed.rank].experts) ||
+      packed.blobs.size() != packed.experts.count() * plan.layout.stride) {
+    throw Error(ErrorCode::input, {.code = "MOXIE-R003",
+                                   .message = "packed experts are not those of this plan",
+                                   .where = {.rank = packed.rank},
+                                   .hint = "pack them under the plan that the layer gets"});
+  }
+  const RankPlan& rank = plan.ranks[packed.rank];
+  for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert)
+    check_blob(plan, packed.rank, expert, packed.blob(expert));
+  std::vector<std::int32_t> local(plan.experts, -1);
+  for (std::uint64_t i = 0; i < rank.experts.count(); ++i)
+    local[rank.experts.first + i] = static_cast<std::int32_t>(i);
+  DeviceExperts on_device;
+  if (partials != nullptr) {
+    on_device = DeviceExperts(packed, local);
+    packed.blobs = {};
+  }
+  held.push_back({.packed = std::move(packed),
+                  .shape = experts_shape(plan, spec, rank),
+                  .local_of_expert = std::move(local),
+                  .on_device = std::move(on_device),
+                  .scales = {},
+                  .empty = rank.slice.rows.count == Elems{0}});
+}
+
+void MoeLayer::State::check_ranks() const {
+  const bool distinct = std::ranges::adjacent_find(held, [](const auto& a, const auto& b) {
+                          return a.packed.rank == b.packed.rank;
+                        }) == held.end();
+  const std::size_t wanted = spec.reduction == Reduction::layer ? plan.ranks.size() : 1;
+  if (distinct && held.size() == wanted) return;
+  throw Error(ErrorCode::unsupported,
+              {.code = "MOXIE-R002",
+               .message = spec.reduction == Reduction::layer
+                              ? "a layer that sums over the ranks holds every rank once"
+                              : "where the caller sums over the ranks a layer holds one rank",
+               .expected = std::to_string(wanted) + " ranks",
+               .got = std::to_string(held.size())});
+}
+
+std::size_t MoeLayer::State::require(unsigned rank, std::uint64_t expert) const {
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    const PackedExperts& packed = held[i].packed;
+    if (packed.rank == rank && expert >= packed.experts.first && expert < packed.experts.end)
+      return i;
+  }
+  throw Error(ErrorCode::usage, {.code = "MOXIE-R009",
+                                 .message = "the layer does not hold this expert",
+                                 .where = {.expert = expert, .rank = rank}});
+}
+
+bool MoeLayer::State::accepts(const LayerIo& io) const {
+  const std::uint64_t tokens = io.x.rows;
+  const bool shapes = io.x.cols == plan.hidden && io.y.cols == plan.hidden && io.y.rows == tokens &&
+                      io.x.row_stride >= plan.hidden && io.y.row_stride >= plan.hidden &&
+                      is_float(io.x.dtype) && is_float(io.y.dtype) && fits(tokens, spec.top_k);
+  const bool pointers = io.flags != nullptr &&
+                        (tokens == 0 || (io.x.data != nullptr && io.y.data != nullptr &&
+                                         io.topk_ids != nullptr && io.topk_weights != nullptr));
+  return shapes && pointers;
+}
+
+void MoeLayer::State::run_rank(const HeldRank& rank, const LayerIo& io, float* y, float* act_tap,
+                               std::byte* workspace) const {
+  if (rank.empty) {
+    std::fill_n(y, io.x.rows * plan.hidden, 0.0F);
+    return;
+  }
+  ExpertsArgs args = args_of(rank, io);
+  args.y = y;
+  args.act_tap = act_tap;
+  args.workspace = workspace;
+  kernel->run(args);
+}
+
+ExpertsArgs MoeLayer::State::args_of(const HeldRank& rank, const LayerIo& io) const {
+  return {
+      .shape = rank.shape,
+      .weights = {.blobs = partials == nullptr ? rank.packed.blobs.data() : rank.on_device.blobs(),
+                  .stride = plan.layout.stride,
+                  .offsets = offsets,
+                  .local_of_expert = partials == nullptr ? rank.local_of_expert.data()
+                                                         : rank.on_device.local_of_expert()},
+      .tokens = io.x.rows,
+      .x = io.x,
+      .topk_ids = io.topk_ids,
+      .topk_weights = io.topk_weights,
+      .x_scale = rank.scales.x,
+      .act_scale = rank.scales.act,
+      .stats = io.act_stats,
+      .flags = io.flags,
+      .threads = threads,
+      .trace = io.trace};
+}
+
+// A call with dynamic scales: what it quantises with is what it has measured.
+ActScales MoeLayer::State::warm_up(const HeldRank& rank, const LayerIo& io, float margin,
+                                   std::byte* workspace) const {
+  std::byte* base = align_up(workspace, kWorkspaceAlign);
+  Measured measured;
+  ExpertsArgs args = args_of(rank, io);
+  args.shape.act_scale = ActScale::dynamic;
+  args.act_margin = margin;
+  args.y = reinterpret_cast<float*>(base);
+  args.workspace = base + 2 * partial_bytes(plan, io.x.rows);
+  args.trace = nullptr;
+  if (partials == nullptr) {
+    args.flags = &measured.flags;
+    args.stats = &measured.stats;
+    if (io.x.rows > 0) kernel->run(args);
+  } else {
+    measure_on_device(args, measured);
+  }
+  ActScales scales{.x = kNvfp4Fallback, .act = kNvfp4Fallback, .slots = 0};
+  for (const std::int64_t id : host_ids(io)) {
+    const bool known = id >= 0 && static_cast<std::uint64_t>(id) < plan.experts;
+    if (known && rank.local_of_expert[static_cast<std::size_t>(id)] >= 0) ++scales.slots;
+  }
+  if (scales.slots > 0) {
+    scales.x = measured.stats.x.most_scale;
+    scales.act = measured.stats.act.most_scale;
+    scales.guarded = measured.stats.x.guarded + measured.stats.act.guarded > 0;
+  }
+  return scales;
+}
+
+void MoeLayer::State::measure_on_device(const ExpertsArgs& args, Measured& measured) const {
+  const device::Stream stream;
+  const device::Buffer there(sizeof measured);
+  int error = device::fill(there.data(), std::byte{0}, sizeof measured, stream.handle());
+  auto* at = reinterpret_cast<Measured*>(there.data());
+  ExpertsArgs call = args;
+  call.flags = &at->flags;
+  call.stats = &at->stats;
+  call.stream = stream.handle();
+  call.launch_error = &error;
+  if (call.tokens > 0) kernel->run(call);
+  if (error != 0) {
+    throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
+                                         .message = "the device did not take a launch",
+                                         .got = device::error_text(error)});
+  }
+  stream.wait();
+  device::copy_to_host(std::as_writable_bytes(std::span(&measured, 1)), there.data());
+}
+
+std::vector<std::int32_t> MoeLayer::State::host_ids(const LayerIo& io) const {
+  std::vector<std::int32_t> ids(io.x.rows * spec.top_k);
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(ids));
+  if (partials != nullptr) {
+    device::copy_to_host(bytes, reinterpret_cast<const std::byte*>(io.topk_ids));
+  } else if (!ids.empty()) {
+    std::memcpy(bytes.data(), io.topk_ids, bytes.size());
+  }
+  return ids;
+}
+
+void MoeLayer::State::run(const LayerIo& io, std::byte* workspace) const {
+  const std::uint64_t tokens = io.x.rows;
+  const std::uint64_t hidden = plan.hidden;
+  std::byte* base = align_up(workspace, kWorkspaceAlign);
+  const bool dense = io.y.dtype == DType::f32 && io.y.row_stride == hidden;
+  float* sum = dense ? static_cast<float*>(io.y.data) : reinterpret_cast<float*>(base);
+  auto* partial = reinterpret_cast<float*>(base + partial_bytes(plan, tokens));
+  std::byte* rest = base + 2 * partial_bytes(plan, tokens);
+
+  std::uint64_t reduce_ns = 0;
+  for (const HeldRank& rank : held) {
+    const bool first = &rank == &held.front();
+    const auto index = static_cast<std::uint64_t>(&rank - held.data());
+    float* tap = io.act_tap == nullptr
+                     ? nullptr
+                     : io.act_tap + index * tokens * spec.top_k * plan.inter().kernel.value;
+    run_rank(rank, io, first ? sum : partial, tap, rest);
+    if (first) continue;
+    const std::uint64_t start = now_ns();
+    parallel_team(tokens * hidden < 100'000 ? 1 : threads, [&](Team& team) {
+      team.for_each(tokens, [&](std::uint64_t token) {
+        float* to = sum + token * hidden;
+        const float* from = partial + token * hidden;
+        for (std::uint64_t i = 0; i < hidden; ++i) to[i] += from[i];
+      });
+    });
+    reduce_ns += now_ns() - start;
+  }
+  if (!dense) {
+    const std::uint64_t start = now_ns();
+    for (std::uint64_t token = 0; token < tokens; ++token) {
+      const float* from = sum + token * hidden;
+      if (io.y.dtype == DType::f32) {
+        std::copy_n(from, hidden, static_cast<float*>(io.y.data) + token * io.y.row_stride);
+      } else {
+        auto* to = static_cast<std::uint16_t*>(io.y.data) + token * io.y.row_stride;
+        std::transform(from, from + hidden, to, encode_bf16);
+      }
+    }
+    reduce_ns += now_ns() - start;
+  }
+  if (io.trace != nullptr) (*io.trace)[Stage::reduce] += reduce_ns;
+}
+
+CallStatus MoeLayer::State::run_on_device(const LayerIo& io, std::byte* workspace,
+                                          void* stream) const {
+  const std::uint64_t tokens = io.x.rows;
+  int error = 0;
+  const auto note = [&error](int code) { error = error == 0 ? code : error; };
+  std::byte* base = align_up(workspace, kWorkspaceAlign);
+  const bool dense = io.y.dtype == DType::f32 && io.y.row_stride == plan.hidden;
+  PartialsArgs sums{.sum = dense ? static_cast<float*>(io.y.data) : reinterpret_cast<float*>(base),
+                    .partial = reinterpret_cast<const float*>(base + partial_bytes(plan, tokens)),
+                    .y = io.y,
+                    .tokens = tokens,
+                    .hidden = plan.hidden,
+                    .stream = stream,
+                    .launch_error = &error};
+  if (io.act_stats != nullptr)
+    note(device::fill(io.act_stats, std::byte{0}, sizeof *io.act_stats, stream));
+  for (std::size_t i = 0; i < held.size() && tokens > 0; ++i) {
+    float* y = i == 0 ? sums.sum : const_cast<float*>(sums.partial);
+    if (held[i].empty) {
+      note(device::fill(y, std::byte{0}, tokens * plan.hidden * sizeof(float), stream));
+    } else {
+      ExpertsArgs args = args_of(held[i], io);
+      args.y = y;
+      if (io.act_tap != nullptr)
+        args.act_tap = io.act_tap + i * tokens * spec.top_k * plan.inter().kernel.value;
+      args.workspace = base + 2 * partial_bytes(plan, tokens);
+      args.trace = nullptr;
+      args.stream = stream;
+      args.launch_error = &error;
+      kernel->run(args);
+    }
+    if (i > 0) partials->add(sums);
+  }
+  if (!dense) partials->store(sums);
+  return error == 0 ? CallStatus::ok : CallStatus::device_failed;
+}
+
+}  // namespace moxie

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a layer holds and how it runs: its ranks one after another, on the CPU or in a stream.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/checked.hpp"
+#include "kernels/registry/registry.hpp"
+#include "layer/binding.hpp"
+#include "layer/device_experts.hpp"
+#include "moxie/layer.hpp"
+
+namespace moxie {
+
+inline constexpr std::uint64_t kWorkspaceAlign = 64;
+
+// Rows of partial sums, [tokens, hidden] f32 each.
+inline std::uint64_t partial_bytes(const ShardPlan& plan, std::uint64_t tokens) {
+  return round_up(tokens * plan.hidden * sizeof(float), kWorkspaceAlign);
+}
+
+// Whether one call may have so many slots.
+inline bool fits(std::uint64_t tokens, std::uint64_t top_k) { return tokens <= kMaxSlots / top_k; }
+
+struct MoeLayer::State {
+  // One rank of the plan with its experts.
+  struct HeldRank {
+    PackedExperts packed;
+    ExpertsShape shape;
+    std::vector<std::int32_t> local_of_expert;  // [experts]
+    DeviceExperts on_device;                    // on a GPU, where `packed` then holds no blobs
+    ActScales scales;                           // of policy warmup
+    bool empty = false;                         // owns no real part of the axis: all of it is zero
+  };
+
+  ShardPlan plan;
+  LayerSpec spec;
+  const ExpertsKernel* kernel = nullptr;
+  const PartialsKernel* partials = nullptr;  // on a GPU
+  BlobOffsets offsets;
+  std::vector<HeldRank> held;  // ascending by rank
+  unsigned threads = 1;
+
+  void hold(PackedExperts packed);
+  void check_ranks() const;
+  // Place in `held` of the rank that owns the expert.
+  [[nodiscard]] std::size_t require(unsigned rank, std::uint64_t expert) const;
+  [[nodiscard]] bool accepts(const LayerIo& io) const;
+  void run(const LayerIo& io, std::byte* workspace) const;
+  [[nodiscard]] CallStatus run_on_device(const LayerIo& io, std::byte* workspace,
+                                         void* stream) const;
+  void run_rank(const HeldRank& rank, const LayerIo& io, float* y, float* act_tap,
+                std::byte* workspace) const;
+  // The arguments of the kernel for one rank.
+  [[nodiscard]] ExpertsArgs args_of(const HeldRank& rank, const LayerIo& io) const;
+  // What a measuring call writes beside its sums.
+  struct Measured {
+    ActStats stats;
+    std::uint32_t flags = 0;
+  };
+  void measure_on_device(const ExpertsArgs& args, Measured& measured) const;
+  [[nodiscard]] std::vector<std::int32_t> host_ids(const LayerIo& io) const;
+  [[nodiscard]] ActScales warm_up(const HeldRank& rank, const LayerIo& io, float margin,
+                                  std::byte* workspace) const;
+};
+
+}  // namespace moxie
