@@ -31,6 +31,7 @@ struct LayerSpec {
   std::optional<double> activation_limit;
   Reduction reduction = Reduction::layer;
   unsigned threads = 0;  // 0: all that the process may use
+  unsigned max_sms = 0;  // GPU: multiprocessors that a call may fill; 0: all
 };
 // With the config's own top_k.
 MOXIE_API LayerSpec spec_of(const ModelConfig& config);

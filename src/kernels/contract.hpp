@@ -76,6 +76,7 @@ struct ExpertsArgs {
   std::byte* workspace = nullptr;  // workspace_bytes(shape, tokens), any content and alignment
   std::uint32_t* flags = nullptr;
   unsigned threads = 1;
+  unsigned max_sms = 0;         // GPUs: multiprocessors that the call may fill; 0: all
   Trace* trace = nullptr;       // stage times are added; may be null
   void* stream = nullptr;       // GPUs: the cudaStream_t whose order the work keeps
   int* launch_error = nullptr;  // GPUs: host memory; the code of a launch that failed is put here

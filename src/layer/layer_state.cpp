@@ -117,6 +117,7 @@ ExpertsArgs MoeLayer::State::args_of(const HeldRank& rank, const LayerIo& io) co
       .stats = io.act_stats,
       .flags = io.flags,
       .threads = threads,
+      .max_sms = spec.max_sms,
       .trace = io.trace};
 }
 
