@@ -65,6 +65,7 @@ struct ExpertsArgs {
   const std::int32_t* topk_ids = nullptr;  // [tokens, top_k] global
   const float* topk_weights = nullptr;     // [tokens, top_k]
   float* y = nullptr;                      // [tokens, hidden] dense; this rank's partial sum
+  MutableMatrixRef final_y{};              // bf16 or f32; not null: written in place of y
   // [slots, inter] where the values that enter the down product are copied, by slot; rows of slots
   // that are not computed are left alone. Null: nobody looks.
   float* act_tap = nullptr;
@@ -82,7 +83,25 @@ struct ExpertsArgs {
   int* launch_error = nullptr;  // GPUs: host memory; the code of a launch that failed is put here
 };
 
-// One entry of the registry. Neither function allocates, locks or throws.
+// One expert between its packed blob and the form in which a kernel reads it, both in device
+// memory. The work is put into the stream; the answer is the runtime's code of a launch that
+// failed, or 0.
+struct ArrangeArgs {
+  ExpertsShape shape;
+  BlobOffsets offsets;
+  std::byte* packed = nullptr;        // any alignment; restore writes it
+  std::byte* arranged = nullptr;      // [stride], aligned to 16 bytes; arrange writes it
+  std::uint32_t* problems = nullptr;  // one word; arrange sets it where the kernel can not hold a
+                                      // value, and leaves it alone else
+  void* stream = nullptr;
+};
+struct ExpertArrangement {
+  std::uint64_t (*stride)(const ExpertsShape& shape, const BlobOffsets& offsets) = nullptr;
+  int (*arrange)(const ArrangeArgs& args) = nullptr;
+  int (*restore)(const ArrangeArgs& args) = nullptr;
+};
+
+// One entry of the registry. No function allocates, locks or throws.
 struct ExpertsKernel {
   void (*run)(const ExpertsArgs& args) = nullptr;
   std::uint64_t (*workspace_bytes)(const ExpertsShape& shape, std::uint64_t tokens) = nullptr;
@@ -90,6 +109,9 @@ struct ExpertsKernel {
   // Loads the code, so that no call has to: a first call may be captured. Returns the runtime's
   // code of what failed, 0 when all is well. Null: nothing to load.
   int (*prepare)() = nullptr;
+  // The form in which it reads experts, which lie `stride` of it apart. Null: as they are packed.
+  const ExpertArrangement* arrangement = nullptr;
+  bool stores_y = false;  // takes ExpertsArgs::final_y
 };
 
 // The record of a router: kind and constants, and its tensors in memory.

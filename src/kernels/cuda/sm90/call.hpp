@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of one call of cuda.sm90.experts get: the shape as they see it, and what lies
+// where in the workspace. All of it follows from the shape and the capacity in tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/checked.hpp"
+#include "kernels/contract.hpp"
+#include "kernels/cuda/sm90/arranged.hpp"
+
+namespace moxie::cuda::sm90 {
+
+inline constexpr std::uint64_t kAlign = 256;
+inline constexpr std::uint32_t kWarps = 16;
+inline constexpr std::uint32_t kThreads = 32 * kWarps;
+inline constexpr std::uint32_t kRowsOfTile = 8;  // rows of activations that one MMA takes
+
+// Up to so many rows of one expert that share a pass over its weights.
+struct Item {
+  std::uint32_t expert;     // local
+  std::uint32_t first_row;  // in slot_of_row
+  std::uint32_t rows;
+  std::uint32_t unused;
+};
+
+// Counters that the slots kernel clears and the experts kernel counts.
+struct Progress {
+  std::uint32_t items;
+  std::uint32_t wide;  // items of 16 rows instead of 8
+  std::uint32_t ticket;
+  std::uint32_t down_units;  // finished
+};
+
+struct Workspace {
+  Progress* progress = nullptr;
+  std::uint32_t* gate_up_units = nullptr;   // [items]; finished
+  Item* items = nullptr;                    // [items]
+  std::uint32_t* slot_of_row = nullptr;     // [slots]
+  std::int32_t* expert_of_slot = nullptr;   // [slots], local; -1: masked
+  std::uint32_t* place_of_slot = nullptr;   // [slots]; among the slots of its expert
+  std::uint32_t* x_amax = nullptr;          // [tokens]; the bits of an f32
+  std::uint32_t* act_amax = nullptr;        // [slots]
+  std::byte* act = nullptr;                 // [slots, inter] bf16, f32 for formats that round it
+  float* down = nullptr;                    // [slots, hidden]
+};
+
+// A product as the warps of a block share it: each strip's columns over `splits` warps, so that a
+// unit is kWarps / splits strips.
+struct Sharing {
+  std::uint32_t splits;
+  std::uint32_t units;  // of an item
+};
+
+// How much of a block's shared memory holds what, in bytes.
+struct Memory {
+  std::uint32_t row_bytes[2];  // of a row of activations, gate and up's and down's
+  std::uint32_t sums;          // where the partial sums start
+  std::uint32_t rows;          // the activations
+  std::uint32_t ring;          // the steps in flight
+};
+
+struct Call {
+  ExpertsArgs args;  // of these tokens alone
+  Arranged experts;
+  Workspace work;
+  Sharing sharing[2];
+  Memory memory[2];  // of narrow and wide items
+  std::uint32_t tokens = 0;
+  std::uint32_t slots = 0;
+  std::uint32_t item_capacity = 0;
+  bool wide_fits = false;
+  bool wide_acts = false;  // act is f32
+};
+
+constexpr std::uint32_t splits_of(std::uint64_t steps) { return steps > 32 ? kWarps : kWarps / 2; }
+
+// Items of 8 rows; every expert ends at most one early.
+inline std::uint64_t item_capacity(const ExpertsShape& shape, std::uint64_t slots) {
+  const std::uint64_t busy = shape.local_experts < slots ? shape.local_experts : slots;
+  return slots / kRowsOfTile + busy;
+}
+
+// Fills the workspace that starts at `base`, and returns its bytes.
+inline std::uint64_t carve(const ExpertsShape& shape, std::uint64_t tokens, std::byte* base,
+                           Workspace& work) {
+  const std::uint64_t slots = tokens * shape.top_k;
+  const std::uint64_t items = item_capacity(shape, slots);
+  std::uint64_t end = 0;
+  const auto take = [&](auto*& pointer, std::uint64_t bytes) {
+    if (base != nullptr) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + end);
+    }
+    end += round_up(bytes, kAlign);
+  };
+  take(work.progress, sizeof(Progress));
+  take(work.gate_up_units, items * sizeof(std::uint32_t));
+  take(work.items, items * sizeof(Item));
+  take(work.slot_of_row, slots * sizeof(std::uint32_t));
+  take(work.expert_of_slot, slots * sizeof(std::int32_t));
+  take(work.place_of_slot, slots * sizeof(std::uint32_t));
+  take(work.x_amax, tokens * sizeof(std::uint32_t));
+  take(work.act_amax, slots * sizeof(std::uint32_t));
+  take(work.act, slots * shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4));
+  take(work.down, slots * shape.hidden * sizeof(float));
+  return end;
+}
+
+}  // namespace moxie::cuda::sm90

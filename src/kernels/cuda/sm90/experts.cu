@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda.sm90.experts.fp16: the routed experts of a call in two launches, exact fp16 products of FP4
+// weights and activations on Hopper's MMAs.
+//
+// Grids follow from the shape, the tokens and the device alone; what the routing decides is read on
+// the device. Nothing is allocated or waited for, so a call can be captured. Calls with more tokens
+// than the workspace is made for run in pieces.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/align.hpp"
+#include "kernels/cuda/sm90/block.cuh"
+#include "kernels/cuda/sm90/kernels.hpp"
+#include "kernels/cuda/sm90/slots.cuh"
+#include "kernels/cuda/sm90/tap.cuh"
+
+namespace moxie::cuda::sm90 {
+
+namespace {
+
+constexpr std::uint32_t kMemoryMost = 232448;  // of a block's shared memory
+constexpr std::uint64_t kWorkspaceMost = std::uint64_t{144} << 20;  // of one piece of a call
+
+using Kernel = void (*)(Call);
+
+// One instantiation: steps in flight for items of 8 rows and of 16; 0 for none of 16.
+struct Variant {
+  int narrow;
+  int wide;
+  Kernel mxfp4;
+  Kernel nvfp4;
+};
+template <int kNarrow, int kWide>
+constexpr Variant variant() {
+  return {kNarrow, kWide, experts<BlockFormat::mxfp4, kNarrow, kWide>,
+          experts<BlockFormat::nvfp4, kNarrow, kWide>};
+}
+// The first that fits is the best.
+constexpr std::array kVariants = {variant<7, 5>(), variant<7, 3>(), variant<4, 0>()};
+
+// Shared memory of items of 8 * tiles rows with `depth` steps in flight; its bytes.
+std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int depth, Memory& memory) {
+  constexpr std::uint32_t kSums = 2 * kWarps * 2 * 512;
+  memory.row_bytes[0] = row_bytes_of(shape.format, static_cast<std::uint32_t>(shape.hidden));
+  memory.row_bytes[1] = row_bytes_of(shape.format, static_cast<std::uint32_t>(shape.inter));
+  memory.sums = kSharedBytes;
+  memory.rows = memory.sums + kSums;
+  memory.ring = memory.rows + static_cast<std::uint32_t>(round_up(
+                                  tiles * kRowsOfTile *
+                                      std::max(memory.row_bytes[0], memory.row_bytes[1]),
+                                  128));
+  return memory.ring + kWarps * static_cast<std::uint32_t>(depth) * step_bytes(shape.format);
+}
+
+// Null where not even the smallest fits.
+const Variant* choose(const ExpertsShape& shape, Memory (&memory)[2], std::uint32_t& bytes) {
+  for (const Variant& variant : kVariants) {
+    bytes = std::max(lay_out(shape, 1, variant.narrow, memory[0]),
+                     variant.wide == 0 ? 0 : lay_out(shape, 2, variant.wide, memory[1]));
+    if (bytes <= kMemoryMost) return &variant;
+  }
+  return nullptr;
+}
+
+// Tokens of one piece.
+std::uint64_t piece_of(const ExpertsShape& shape, std::uint64_t tokens) {
+  Workspace work;
+  const std::uint64_t per_token =
+      shape.top_k * (shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4) +
+                     shape.hidden * sizeof(float) + 64);
+  return std::clamp<std::uint64_t>(kWorkspaceMost / per_token, 1, std::max<std::uint64_t>(tokens, 1));
+}
+
+template <class... Args>
+void launch(void (*kernel)(Args...), unsigned blocks, unsigned threads, std::uint64_t shared,
+            cudaStream_t stream, const Call& call) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  // Its code stays for cudaGetLastError().
+  (void)cudaLaunchKernelEx(&config, kernel, call);
+}
+
+unsigned blocks_of(const ExpertsArgs& args) {
+  int device = 0;
+  int count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 1;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+    return 1;
+  const auto all = static_cast<unsigned>(count);
+  return args.max_sms == 0 ? all : std::min(args.max_sms, all);
+}
+
+// The tokens [first, first + count) of a call.
+ExpertsArgs piece(const ExpertsArgs& args, std::uint64_t first, std::uint64_t count) {
+  const std::uint64_t top_k = args.shape.top_k;
+  ExpertsArgs part = args;
+  part.tokens = count;
+  part.x.rows = count;
+  part.x.data = static_cast<const std::byte*>(args.x.data) +
+                first * args.x.row_stride * (args.x.dtype == DType::f32 ? 4 : 2);
+  part.topk_ids += first * top_k;
+  part.topk_weights += first * top_k;
+  if (args.final_y.data == nullptr) {
+    part.final_y = {.data = args.y + first * args.shape.hidden,
+                    .dtype = DType::f32,
+                    .rows = count,
+                    .cols = args.shape.hidden,
+                    .row_stride = args.shape.hidden};
+  } else {
+    part.final_y.rows = count;
+    part.final_y.data = static_cast<std::byte*>(args.final_y.data) +
+                        first * args.final_y.row_stride *
+                            (args.final_y.dtype == DType::f32 ? 4 : 2);
+  }
+  if (args.act_tap != nullptr) part.act_tap += first * top_k * args.shape.inter;
+  return part;
+}
+
+void run(const ExpertsArgs& args) {
+  if (args.tokens == 0) return;
+  Call call;
+  std::uint32_t bytes = 0;
+  const Variant* variant = choose(args.shape, call.memory, bytes);
+  if (variant == nullptr) {
+    if (args.launch_error != nullptr) *args.launch_error = cudaErrorInvalidConfiguration;
+    return;
+  }
+  call.experts = arranged(args.shape, args.weights.offsets);
+  call.wide_fits = variant->wide > 0;
+  call.wide_acts = args.shape.act_format != ActFormat::bf16;
+  const Product* products[] = {&call.experts.gate_up, &call.experts.down};
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t splits = splits_of(products[i]->steps);
+    call.sharing[i] = {.splits = splits, .units = products[i]->strips * splits / kWarps};
+  }
+  const Kernel kernel =
+      args.shape.format == BlockFormat::mxfp4 ? variant->mxfp4 : variant->nvfp4;
+  const unsigned blocks = blocks_of(args);
+  auto* stream = static_cast<cudaStream_t>(args.stream);
+  const std::uint64_t most = piece_of(args.shape, args.tokens);
+  for (std::uint64_t first = 0; first < args.tokens; first += most) {
+    const std::uint64_t tokens = std::min(most, args.tokens - first);
+    call.args = piece(args, first, tokens);
+    carve(args.shape, tokens, align_up(args.workspace, kAlign), call.work);
+    call.tokens = static_cast<std::uint32_t>(tokens);
+    call.slots = static_cast<std::uint32_t>(tokens * args.shape.top_k);
+    const auto looking = static_cast<unsigned>(divide_up(tokens, kSlotThreads / 32));
+    launch(prepare_slots, 1 + std::min(looking, blocks), kSlotThreads,
+           args.shape.local_experts * sizeof(std::uint32_t), stream, call);
+    launch(kernel, blocks, kThreads, bytes, stream, call);
+    if (args.act_tap != nullptr) launch(tap_acts, blocks, kThreads, 0, stream, call);
+  }
+  const cudaError_t code = cudaGetLastError();
+  if (code != cudaSuccess && args.launch_error != nullptr && *args.launch_error == 0)
+    *args.launch_error = code;
+}
+
+std::uint64_t workspace_bytes(const ExpertsShape& shape, std::uint64_t tokens) {
+  Workspace work;
+  return carve(shape, piece_of(shape, tokens), nullptr, work) + kAlign - 1;
+}
+
+bool supports(Activation /*activation*/) { return true; }
+
+int prepare() {
+  cudaFuncAttributes attributes;
+  int first = cudaSuccess;
+  const auto note = [&](int code) { first = first == cudaSuccess ? code : first; };
+  for (const Variant& variant : kVariants) {
+    for (const Kernel kernel : {variant.mxfp4, variant.nvfp4}) {
+      note(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, kMemoryMost));
+    }
+  }
+  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots)));
+  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(tap_acts)));
+  return first;
+}
+
+}  // namespace
+
+const ExpertsKernel* experts_kernel() {
+  static const ExpertsKernel kernel{.run = run,
+                                    .workspace_bytes = workspace_bytes,
+                                    .supports = supports,
+                                    .prepare = prepare,
+                                    .arrangement = arrangement(),
+                                    .stores_y = true};
+  return &kernel;
+}
+
+}  // namespace moxie::cuda::sm90

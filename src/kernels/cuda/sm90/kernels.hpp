@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels for Hopper; null in a build without CUDA.
+#pragma once
+
+#include "kernels/contract.hpp"
+
+namespace moxie::cuda::sm90 {
+
+const ExpertsKernel* experts_kernel();
+const ExpertArrangement* arrangement();
+
+}  // namespace moxie::cuda::sm90

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step of a warp: 32 rows x 64 columns of weights from shared memory times 8 or 16 rows of
+// activations, on fp16 MMAs. Products are exact; MXFP4 sums of a group are added to fp32 under the
+// group's power of two, NVFP4 weights are multiplied by their block scale before, which is exact
+// too.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/sm90/ptx.cuh"
+#include "kernels/cuda/sm90/tiles.hpp"
+
+namespace moxie::cuda::sm90 {
+
+// Sums are those of weights times 2^-14 (see tiles.hpp).
+inline constexpr float kPlacedMul = 16384.0F;
+
+// Eight codes to the A operand of one MMA.
+__device__ __forceinline__ void place(std::uint32_t word, std::uint32_t (&a)[4]) {
+  constexpr std::uint32_t kMask = 0x8E008E00U;
+  const std::uint32_t mirrored = __brev(word);
+  a[0] = word & kMask;
+  a[1] = word << 8 & kMask;
+  a[2] = mirrored & kMask;
+  a[3] = mirrored << 8 & kMask;
+}
+
+// sums[tile][n]: rows 16 tile .. of the strip, activation rows 8 n ..
+template <int kTiles>
+using Sums = float[2][kTiles][4];
+
+// `step` is where the step starts, `lane_scales` where this lane's scales do, `rows` the lane's
+// first activation row at its first column of the step.
+template <int kTiles>
+__device__ __forceinline__ void multiply_mxfp4(Sums<kTiles>& sums, std::uint32_t quads,
+                                               std::uint32_t scales, std::uint32_t rows,
+                                               std::uint32_t row_bytes) {
+  constexpr std::uint32_t kExponent = 0x7F800000U;
+  uint4 b[kTiles][2];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    b[n][0] = load_shared4(rows + n * 8 * row_bytes);
+    b[n][1] = load_shared4(rows + n * 8 * row_bytes + 64);
+  }
+  const uint2 s = load_shared2(scales);
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    const uint4 q = load_shared4(quads + tile * 512);
+    const std::uint32_t bytes = tile == 0 ? s.x : s.y;
+#pragma unroll
+    for (int group = 0; group < 2; ++group) {
+      std::uint32_t first[4];
+      std::uint32_t second[4];
+      place(group == 0 ? q.x : q.z, first);
+      place(group == 0 ? q.y : q.w, second);
+      const float upper = __uint_as_float((group == 0 ? bytes << 23 : bytes << 7) & kExponent);
+      const float lower = __uint_as_float((group == 0 ? bytes << 15 : bytes >> 1) & kExponent);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const uint4 x = b[n][group];
+        float group_sums[4] = {};
+        mma(group_sums, first, x.x, x.y);
+        mma(group_sums, second, x.z, x.w);
+        float(&to)[4] = sums[tile][n];
+        to[0] = fmaf(group_sums[0], upper, to[0]);
+        to[1] = fmaf(group_sums[1], upper, to[1]);
+        to[2] = fmaf(group_sums[2], lower, to[2]);
+        to[3] = fmaf(group_sums[3], lower, to[3]);
+      }
+    }
+  }
+}
+
+// Four E4M3 scales to two pairs of equal halves each.
+__device__ __forceinline__ void scale_pairs(std::uint32_t bytes, std::uint32_t (&pairs)[4]) {
+  std::uint32_t low;
+  std::uint32_t high;
+  asm("{.reg .b16 a,b; mov.b32 {a,b},%2; cvt.rn.f16x2.e4m3x2 %0,a; cvt.rn.f16x2.e4m3x2 %1,b;}"
+      : "=r"(low), "=r"(high)
+      : "r"(bytes));
+  pairs[0] = permute(low, 0, 0x1010);
+  pairs[1] = permute(low, 0, 0x3232);
+  pairs[2] = permute(high, 0, 0x1010);
+  pairs[3] = permute(high, 0, 0x3232);
+}
+
+template <int kTiles>
+__device__ __forceinline__ void multiply_nvfp4(Sums<kTiles>& sums, std::uint32_t quads,
+                                               std::uint32_t scales, std::uint32_t rows,
+                                               std::uint32_t row_bytes) {
+  uint4 b[kTiles][2];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    b[n][0] = load_shared4(rows + n * 8 * row_bytes);
+    b[n][1] = load_shared4(rows + n * 8 * row_bytes + 16);
+  }
+  std::uint32_t pairs[4];
+  scale_pairs(load_shared1(scales), pairs);
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    const uint4 q = load_shared4(quads + tile * 512);
+    const std::uint32_t words[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      std::uint32_t a[4];
+      place(words[word], a);
+      a[0] = multiply_halves(a[0], pairs[2 * tile]);
+      a[1] = multiply_halves(a[1], pairs[2 * tile + 1]);
+      a[2] = multiply_halves(a[2], pairs[2 * tile]);
+      a[3] = multiply_halves(a[3], pairs[2 * tile + 1]);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const uint4 x = b[n][word / 2];
+        mma(sums[tile][n], a, word % 2 == 0 ? x.x : x.z, word % 2 == 0 ? x.y : x.w);
+      }
+    }
+  }
+}
+
+// Bytes from one activation row to the next in shared memory, of which a lane group reads 64 at a
+// time: the banks of neighbouring rows differ.
+__host__ __device__ constexpr std::uint32_t row_bytes_of(BlockFormat format,
+                                                         std::uint32_t columns) {
+  return columns * 2 + (format == BlockFormat::mxfp4 ? 64 : 16);
+}
+// Where a lane finds its activations: its row, and its first column of a step.
+__device__ __forceinline__ std::uint32_t lane_offset(BlockFormat format, std::uint32_t lane,
+                                                     std::uint32_t row_bytes) {
+  return lane / 4 * row_bytes + lane % 4 * (format == BlockFormat::mxfp4 ? 16 : 32);
+}
+
+}  // namespace moxie::cuda::sm90
