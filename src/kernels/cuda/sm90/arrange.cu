@@ -15,6 +15,10 @@ constexpr unsigned kQuadsPerStep = 64;
 
 enum class Direction : std::uint8_t { arrange, restore };
 
+__host__ __device__ std::uint64_t quads_of(const Product& product) {
+  return std::uint64_t{product.units} * product.strips_of_unit * product.steps * kQuadsPerStep;
+}
+
 // A row of codes or scales in a packed blob.
 struct PackedRow {
   std::uint64_t codes;   // byte offset of its first code
@@ -61,8 +65,8 @@ __device__ void quad(const Job& job, const Product& product, bool is_down, std::
   const std::uint64_t step = index / kQuadsPerStep % product.steps;
   const std::uint64_t strip = index / kQuadsPerStep / product.steps;
   const std::uint32_t g = lane / 4;
-  std::byte* place =
-      job.arranged + product.offset + strip * product.strip_bytes + step * step_bytes(kFormat);
+  std::byte* place = job.arranged + product.offset +
+                     product.offset_of(strip, static_cast<std::uint32_t>(step), step_bytes(kFormat));
   const PackedRow rows[2] = {row_of<kFormat>(job, is_down, strip, tile, g),
                              row_of<kFormat>(job, is_down, strip, tile, g + 8)};
   std::uint32_t words[4];
@@ -129,8 +133,8 @@ __device__ void scalar(const Job& job, std::uint64_t arranged, std::uint64_t pac
 template <BlockFormat kFormat, Direction kDirection>
 __global__ void __launch_bounds__(kThreads) convert(const __grid_constant__ Job job) {
   std::uint64_t index = std::uint64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const std::uint64_t first = std::uint64_t{job.to.gate_up.strips} * job.to.gate_up.steps * 64;
-  const std::uint64_t second = std::uint64_t{job.to.down.strips} * job.to.down.steps * 64;
+  const std::uint64_t first = quads_of(job.to.gate_up);
+  const std::uint64_t second = quads_of(job.to.down);
   if (index < first) return quad<kFormat, kDirection>(job, job.to.gate_up, false, index);
   index -= first;
   if (index < second) return quad<kFormat, kDirection>(job, job.to.down, true, index);
@@ -158,8 +162,7 @@ int launch(const ArrangeArgs& args) {
                 .blob = args.packed,
                 .arranged = args.arranged,
                 .problems = args.problems};
-  const std::uint64_t quads = std::uint64_t{job.to.gate_up.strips} * job.to.gate_up.steps * 64 +
-                              std::uint64_t{job.to.down.strips} * job.to.down.steps * 64;
+  const std::uint64_t quads = quads_of(job.to.gate_up) + quads_of(job.to.down);
   const std::uint64_t all = quads + 3 + (job.to.has_bias ? 2 * job.inter + job.hidden : 0);
   const auto blocks = static_cast<unsigned>(divide_up(all, kThreads));
   auto* stream = static_cast<cudaStream_t>(args.stream);

@@ -13,8 +13,7 @@
 namespace moxie::cuda::sm90 {
 
 inline constexpr std::uint64_t kAlign = 256;
-inline constexpr std::uint32_t kWarps = 16;
-inline constexpr std::uint32_t kThreads = 32 * kWarps;
+inline constexpr std::uint32_t kThreads = 32 * kWarps;  // that multiply
 inline constexpr std::uint32_t kRowsOfTile = 8;  // rows of activations that one MMA takes
 
 // Up to so many rows of one expert that share a pass over its weights.
@@ -46,26 +45,18 @@ struct Workspace {
   float* down = nullptr;                    // [slots, hidden]
 };
 
-// A product as the warps of a block share it: each strip's columns over `splits` warps, so that a
-// unit is kWarps / splits strips.
-struct Sharing {
-  std::uint32_t splits;
-  std::uint32_t units;  // of an item
-};
-
 // How much of a block's shared memory holds what, in bytes.
 struct Memory {
   std::uint32_t row_bytes[2];  // of a row of activations, gate and up's and down's
   std::uint32_t sums;          // where the partial sums start
   std::uint32_t rows;          // the activations
-  std::uint32_t ring;          // the steps in flight
+  std::uint32_t ring;          // the stages in flight
 };
 
 struct Call {
   ExpertsArgs args;  // of these tokens alone
   Arranged experts;
   Workspace work;
-  Sharing sharing[2];
   Memory memory[2];  // of narrow and wide items
   std::uint32_t tokens = 0;
   std::uint32_t slots = 0;
@@ -73,8 +64,6 @@ struct Call {
   bool wide_fits = false;
   bool wide_acts = false;  // act is f32
 };
-
-constexpr std::uint32_t splits_of(std::uint64_t steps) { return steps > 32 ? kWarps : kWarps / 2; }
 
 // Items of 8 rows; every expert ends at most one early.
 inline std::uint64_t item_capacity(const ExpertsShape& shape, std::uint64_t slots) {

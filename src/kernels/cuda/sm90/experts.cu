@@ -25,23 +25,28 @@ constexpr std::uint64_t kWorkspaceMost = std::uint64_t{144} << 20;  // of one pi
 
 using Kernel = void (*)(Call);
 
-// One instantiation: steps in flight for items of 8 rows and of 16; 0 for none of 16.
+// One instantiation: stages in flight of items of 8 rows and of 16; 0 for none of 16.
 struct Variant {
   int narrow;
   int wide;
   Kernel mxfp4;
   Kernel nvfp4;
 };
-template <int kNarrow, int kWide>
+template <class TPace>
+constexpr int stages_of = TPace::kPlaces * static_cast<int>(TPace::kSteps);
+template <>
+constexpr int stages_of<void> = 0;
+template <class Narrow, class Wide>
 constexpr Variant variant() {
-  return {kNarrow, kWide, experts<BlockFormat::mxfp4, kNarrow, kWide>,
-          experts<BlockFormat::nvfp4, kNarrow, kWide>};
+  return {stages_of<Narrow>, stages_of<Wide>, experts<BlockFormat::mxfp4, Narrow, Wide>,
+          experts<BlockFormat::nvfp4, Narrow, Wide>};
 }
 // The first that fits is the best.
-constexpr std::array kVariants = {variant<7, 5>(), variant<7, 3>(), variant<4, 0>()};
+constexpr std::array kVariants = {variant<Pace<3, 2>, Pace<5, 1>>(),
+                                  variant<Pace<3, 2>, Pace<3, 1>>(), variant<Pace<4, 1>, void>()};
 
-// Shared memory of items of 8 * tiles rows with `depth` steps in flight; its bytes.
-std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int depth, Memory& memory) {
+// Shared memory of items of 8 * tiles rows with so many stages in flight; its bytes.
+std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int stages, Memory& memory) {
   constexpr std::uint32_t kSums = 2 * kWarps * 2 * 512;
   memory.row_bytes[0] = row_bytes_of(shape.format, static_cast<std::uint32_t>(shape.hidden));
   memory.row_bytes[1] = row_bytes_of(shape.format, static_cast<std::uint32_t>(shape.inter));
@@ -51,7 +56,7 @@ std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int depth,
                                   tiles * kRowsOfTile *
                                       std::max(memory.row_bytes[0], memory.row_bytes[1]),
                                   128));
-  return memory.ring + kWarps * static_cast<std::uint32_t>(depth) * step_bytes(shape.format);
+  return memory.ring + kWarps * static_cast<std::uint32_t>(stages) * step_bytes(shape.format);
 }
 
 // Null where not even the smallest fits.
@@ -66,7 +71,6 @@ const Variant* choose(const ExpertsShape& shape, Memory (&memory)[2], std::uint3
 
 // Tokens of one piece.
 std::uint64_t piece_of(const ExpertsShape& shape, std::uint64_t tokens) {
-  Workspace work;
   const std::uint64_t per_token =
       shape.top_k * (shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4) +
                      shape.hidden * sizeof(float) + 64);
@@ -138,11 +142,6 @@ void run(const ExpertsArgs& args) {
   call.experts = arranged(args.shape, args.weights.offsets);
   call.wide_fits = variant->wide > 0;
   call.wide_acts = args.shape.act_format != ActFormat::bf16;
-  const Product* products[] = {&call.experts.gate_up, &call.experts.down};
-  for (int i = 0; i < 2; ++i) {
-    const std::uint32_t splits = splits_of(products[i]->steps);
-    call.sharing[i] = {.splits = splits, .units = products[i]->strips * splits / kWarps};
-  }
   const Kernel kernel =
       args.shape.format == BlockFormat::mxfp4 ? variant->mxfp4 : variant->nvfp4;
   const unsigned blocks = blocks_of(args);
@@ -157,7 +156,7 @@ void run(const ExpertsArgs& args) {
     const auto looking = static_cast<unsigned>(divide_up(tokens, kSlotThreads / 32));
     launch(prepare_slots, 1 + std::min(looking, blocks), kSlotThreads,
            args.shape.local_experts * sizeof(std::uint32_t), stream, call);
-    launch(kernel, blocks, kThreads, bytes, stream, call);
+    launch(kernel, blocks, kBlockThreads, bytes, stream, call);
     if (args.act_tap != nullptr) launch(tap_acts, blocks, kThreads, 0, stream, call);
   }
   const cudaError_t code = cudaGetLastError();

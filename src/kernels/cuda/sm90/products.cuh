@@ -29,24 +29,41 @@ __device__ __forceinline__ void place(std::uint32_t word, std::uint32_t (&a)[4])
 template <int kTiles>
 using Sums = float[2][kTiles][4];
 
-// `step` is where the step starts, `lane_scales` where this lane's scales do, `rows` the lane's
-// first activation row at its first column of the step.
-template <int kTiles>
-__device__ __forceinline__ void multiply_mxfp4(Sums<kTiles>& sums, std::uint32_t quads,
-                                               std::uint32_t scales, std::uint32_t rows,
-                                               std::uint32_t row_bytes) {
-  constexpr std::uint32_t kExponent = 0x7F800000U;
-  uint4 b[kTiles][2];
+// One step of one lane in registers.
+template <BlockFormat kFormat, int kTiles>
+struct Step {
+  uint4 quads[2];       // of the two tiles
+  uint2 scales;         // MXFP4: of the tiles; NVFP4: x alone, all four
+  uint4 rows[kTiles][2];
+
+  // `step` is where the warp's step starts, `at` the lane's first activation row at its first
+  // column of the step.
+  __device__ __forceinline__ void load(std::uint32_t step, std::uint32_t lane, std::uint32_t at,
+                                       std::uint32_t row_bytes) {
+    constexpr bool kMx = kFormat == BlockFormat::mxfp4;
+    quads[0] = load_shared4(step + lane * 16);
+    quads[1] = load_shared4(step + 512 + lane * 16);
+    if constexpr (kMx) {
+      scales = load_shared2(step + kStepCodes + lane / 4 * 8);
+    } else {
+      scales.x = load_shared1(step + kStepCodes + lane * 4);
+    }
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-    b[n][0] = load_shared4(rows + n * 8 * row_bytes);
-    b[n][1] = load_shared4(rows + n * 8 * row_bytes + 64);
+    for (int n = 0; n < kTiles; ++n) {
+      rows[n][0] = load_shared4(at + n * 8 * row_bytes);
+      rows[n][1] = load_shared4(at + n * 8 * row_bytes + (kMx ? 64 : 16));
+    }
   }
-  const uint2 s = load_shared2(scales);
+};
+
+template <int kTiles>
+__device__ __forceinline__ void multiply(Sums<kTiles>& sums,
+                                         const Step<BlockFormat::mxfp4, kTiles>& step) {
+  constexpr std::uint32_t kExponent = 0x7F800000U;
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
-    const uint4 q = load_shared4(quads + tile * 512);
-    const std::uint32_t bytes = tile == 0 ? s.x : s.y;
+    const uint4 q = step.quads[tile];
+    const std::uint32_t bytes = tile == 0 ? step.scales.x : step.scales.y;
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
       std::uint32_t first[4];
@@ -57,7 +74,7 @@ __device__ __forceinline__ void multiply_mxfp4(Sums<kTiles>& sums, std::uint32_t
       const float lower = __uint_as_float((group == 0 ? bytes << 15 : bytes >> 1) & kExponent);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        const uint4 x = b[n][group];
+        const uint4 x = step.rows[n][group];
         float group_sums[4] = {};
         mma(group_sums, first, x.x, x.y);
         mma(group_sums, second, x.z, x.w);
@@ -85,20 +102,13 @@ __device__ __forceinline__ void scale_pairs(std::uint32_t bytes, std::uint32_t (
 }
 
 template <int kTiles>
-__device__ __forceinline__ void multiply_nvfp4(Sums<kTiles>& sums, std::uint32_t quads,
-                                               std::uint32_t scales, std::uint32_t rows,
-                                               std::uint32_t row_bytes) {
-  uint4 b[kTiles][2];
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-    b[n][0] = load_shared4(rows + n * 8 * row_bytes);
-    b[n][1] = load_shared4(rows + n * 8 * row_bytes + 16);
-  }
+__device__ __forceinline__ void multiply(Sums<kTiles>& sums,
+                                         const Step<BlockFormat::nvfp4, kTiles>& step) {
   std::uint32_t pairs[4];
-  scale_pairs(load_shared1(scales), pairs);
+  scale_pairs(step.scales.x, pairs);
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
-    const uint4 q = load_shared4(quads + tile * 512);
+    const uint4 q = step.quads[tile];
     const std::uint32_t words[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
@@ -110,7 +120,7 @@ __device__ __forceinline__ void multiply_nvfp4(Sums<kTiles>& sums, std::uint32_t
       a[3] = multiply_halves(a[3], pairs[2 * tile + 1]);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        const uint4 x = b[n][word / 2];
+        const uint4 x = step.rows[n][word / 2];
         mma(sums[tile][n], a, word % 2 == 0 ? x.x : x.z, word % 2 == 0 ? x.y : x.w);
       }
     }

@@ -37,20 +37,38 @@ __device__ __forceinline__ void store_shared4(std::uint32_t at, const float (&v)
                : "memory");
 }
 
-// Global to shared memory, past the first-level cache; done when wait_copies() says so.
-__device__ __forceinline__ void copy16(std::uint32_t to, const void* from, std::uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "l"(policy)
+// Barriers of this block. One opens for a parity when its arrivals and bytes have come.
+__device__ __forceinline__ void init_barrier(std::uint32_t barrier, std::uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void fence_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-__device__ __forceinline__ void copy4(std::uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+__device__ __forceinline__ void arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kGroups of this thread's groups are on their way.
-template <int kGroups>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+// Waiting warps sleep in the hardware; they are woken when it opens.
+inline constexpr std::uint32_t kSleepMostNs = 10'000'000;
+__device__ __forceinline__ void wait_barrier(std::uint32_t barrier, std::uint32_t parity) {
+  asm volatile(
+      "{.reg .pred open;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1, %2;\n"
+      "@!open bra again;\n}" ::"r"(barrier),
+      "r"(parity), "r"(kSleepMostNs)
+      : "memory");
+}
+// Global to shared memory by the copy engine; the bytes count at the barrier.
+__device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                          std::uint32_t barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
 }
 __device__ __forceinline__ std::uint64_t evict_first() {
   std::uint64_t policy;
@@ -77,6 +95,12 @@ __device__ __forceinline__ std::uint32_t permute(std::uint32_t a, std::uint32_t 
   std::uint32_t d;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
   return d;
+}
+
+// Some of the block's threads, always the same for one of the numbers 1..15.
+template <std::uint32_t kNumber, std::uint32_t kCount>
+__device__ __forceinline__ void synchronise() {
+  asm volatile("bar.sync %0, %1;" ::"n"(kNumber), "n"(kCount) : "memory");
 }
 
 __device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* at) {

@@ -101,15 +101,10 @@ __device__ __forceinline__ void quantise_chunk(ActFormat format, float (&values)
   for (unsigned i = 0; i < kChunk; ++i) values[i] = fp8_value(values[i], scale);
 }
 
-// Where a block finds its item's rows.
-struct RowPlace {
-  std::uint32_t row[2 * kRowsOfTile];   // in RowsOf
-  std::uint32_t amax[2 * kRowsOfTile];  // bits
-};
-
 // Puts `count` rows into shared memory, `row_bytes` apart from `to` on, with all threads of the
 // block; loads of several rows are on their way at once.
-__device__ inline void place_rows(ActFormat format, const RowsOf& rows, const RowPlace& place,
+__device__ inline void place_rows(ActFormat format, const RowsOf& rows,
+                                  const std::uint32_t* row, const std::uint32_t* amax,
                                   std::uint32_t count, std::uint32_t to,
                                   std::uint32_t row_bytes) {
   constexpr std::uint32_t kAtOnce = 4;
@@ -120,14 +115,14 @@ __device__ inline void place_rows(ActFormat format, const RowsOf& rows, const Ro
       float values[kAtOnce][kChunk] = {};
 #pragma unroll
       for (std::uint32_t i = 0; i < kAtOnce; ++i) {
-        if (mine && base + i < count) rows.load(place.row[base + i], column, values[i]);
+        if (mine && base + i < count) rows.load(row[base + i], column, values[i]);
       }
 #pragma unroll
       for (std::uint32_t i = 0; i < kAtOnce; ++i) {
         if (base + i >= count) break;
         quantise_chunk(format, values[i]);
         if (!mine) continue;
-        const float lift = row_scale(place.amax[base + i]).lift;
+        const float lift = row_scale(amax[base + i]).lift;
         std::uint32_t words[4];
 #pragma unroll
         for (unsigned j = 0; j < 4; ++j) {

@@ -25,58 +25,78 @@ struct Chunk {
   std::uint32_t end;
 };
 
-// Units and chunks of the phases, the same for every block.
-struct Schedule {
+// The units of the phases, the same for every block, and how they are cut: rounds of one chunk for
+// every block, each round half of what is left, until a block's share of the rest is short. Long
+// chunks keep a block's rows in place; short ones at the end let blocks finish together.
+class Schedule {
+ public:
   std::uint32_t units[3];
-  std::uint32_t chunks[3];
 
   __device__ Schedule(const Call& call, std::uint32_t items) {
-    // A block's share of a phase in one piece keeps its rows in place; where shares are long they
-    // come in several, so that blocks which run ahead take more.
-    constexpr std::uint32_t kLongShare = 48;
     const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
-    units[kGateUp] = items * call.sharing[0].units;
-    units[kDown] = items * call.sharing[1].units;
+    units[kGateUp] = items * call.experts.gate_up.units;
+    units[kDown] = items * call.experts.down.units;
     units[kCombine] = call.tokens * ((hidden + kCombineColumns - 1) / kCombineColumns);
-#pragma unroll
-    for (std::uint32_t phase = 0; phase < 3; ++phase) {
-      const std::uint32_t share = units[phase] / gridDim.x;
-      const std::uint32_t pieces = min(max(share / kLongShare, 1U), 4U);
-      chunks[phase] = min(units[phase], gridDim.x * pieces);
-    }
   }
 
   __device__ Chunk chunk(std::uint32_t ticket) const {
 #pragma unroll
     for (std::uint32_t phase = 0; phase < 3; ++phase) {
-      if (ticket < chunks[phase]) {
-        const std::uint64_t all = units[phase];
-        return {phase, static_cast<std::uint32_t>(all * ticket / chunks[phase]),
-                static_cast<std::uint32_t>(all * (ticket + 1) / chunks[phase])};
+      std::uint32_t first = 0;
+      while (first < units[phase]) {
+        const std::uint32_t left = units[phase] - first;
+        const std::uint32_t share = left / gridDim.x;
+        if (phase == kCombine || share < kShortShare) {
+          const std::uint32_t chunks = min(left, gridDim.x);
+          if (ticket < chunks) return {phase, first + part(left, ticket, chunks),
+                                       first + part(left, ticket + 1, chunks)};
+          ticket -= chunks;
+          break;
+        }
+        if (ticket < gridDim.x)
+          return {phase, first + ticket * (share / 2), first + (ticket + 1) * (share / 2)};
+        ticket -= gridDim.x;
+        first += gridDim.x * (share / 2);
       }
-      ticket -= chunks[phase];
     }
     return {kNothing, 0, 0};
   }
+
+ private:
+  static constexpr std::uint32_t kShortShare = 6;
+
+  __device__ static std::uint32_t part(std::uint32_t all, std::uint32_t at, std::uint32_t chunks) {
+    return static_cast<std::uint32_t>(std::uint64_t{all} * at / chunks);
+  }
 };
 
-// The chunks of a block, in shared memory: `taken` of them are known.
+// The chunks of a block in shared memory, from the thread that takes them to those that work on
+// them: `taken` are known, and the one with number `current` has been begun.
 struct Queue {
   static constexpr std::uint32_t kSize = 4;
   Chunk chunks[kSize];
   std::uint32_t taken;
+  std::uint32_t current;
+
+  __device__ void begin(std::uint32_t number) {
+    *static_cast<volatile std::uint32_t*>(&current) = number;
+  }
+  // Waits until the chunk before this one has been begun: no block holds more than it must.
+  __device__ Chunk take(std::uint32_t number, const Schedule& schedule, Progress* progress) {
+    while (number > *static_cast<const volatile std::uint32_t*>(&current) + 1) __nanosleep(100);
+    const Chunk chunk = schedule.chunk(atomicAdd(&progress->ticket, 1U));
+    chunks[number % kSize] = chunk;
+    __threadfence_block();
+    *static_cast<volatile std::uint32_t*>(&taken) = number + 1;
+    return chunk;
+  }
+  // By the lanes of a warp.
+  __device__ Chunk wait_for(std::uint32_t number) const {
+    while (*static_cast<const volatile std::uint32_t*>(&taken) <= number) __nanosleep(100);
+    __threadfence_block();
+    __syncwarp();
+    return chunks[number % kSize];
+  }
 };
-
-__device__ __forceinline__ std::uint32_t chunks_taken(const Queue& queue) {
-  return *static_cast<const volatile std::uint32_t*>(&queue.taken);
-}
-
-// By one thread: the chunk with this number.
-__device__ inline void take_chunk(Queue& queue, std::uint32_t number, const Schedule& schedule,
-                                  Progress* progress) {
-  queue.chunks[number % Queue::kSize] = schedule.chunk(atomicAdd(&progress->ticket, 1U));
-  __threadfence_block();
-  *static_cast<volatile std::uint32_t*>(&queue.taken) = number + 1;
-}
 
 }  // namespace moxie::cuda::sm90

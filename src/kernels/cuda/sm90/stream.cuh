@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of one warp, copied step by step into its own ring in shared memory, always a fixed
-// number of steps ahead of what it multiplies, across units, experts and products.
+// The warps that run ahead: one thread copies weights, stage after stage, into a ring in shared
+// memory, across units, experts and products; one warp finds out which rows the next segments have,
+// and waits until they are there.
 #pragma once
 
 #include <cstdint>
@@ -8,121 +9,139 @@
 #include "kernels/cuda/sm90/call.hpp"
 #include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/schedule.cuh"
+#include "kernels/cuda/sm90/segment.cuh"
 
 namespace moxie::cuda::sm90 {
 
-// Which part of a unit a warp has: one strip of it, and a range of its steps.
-struct Part {
-  std::uint32_t strip;  // in the unit
-  std::uint32_t first_step;
-  std::uint32_t steps;
+__device__ __forceinline__ const Product& product_of(const Call& call, std::uint32_t phase) {
+  return phase == kGateUp ? call.experts.gate_up : call.experts.down;
+}
 
-  __device__ Part(const Sharing& sharing, const Product& product, std::uint32_t warp) {
-    const std::uint32_t split = warp % sharing.splits;
-    strip = warp / sharing.splits;
-    first_step = split * product.steps / sharing.splits;
-    steps = (split + 1) * product.steps / sharing.splits - first_step;
-  }
-};
-
-// The ring has kDepth slots. A warp that has used a step calls refill(), which copies as many steps
-// as are missing; fewer while the block's next chunk is not known yet.
-template <BlockFormat kFormat, int kDepth>
-class WeightStream {
- public:
-  static constexpr std::uint32_t kStepBytes = step_bytes(kFormat);
-
-  __device__ WeightStream(const Call& call, const Queue& queue, std::uint32_t ring)
-      : call_(call), queue_(queue), ring_(ring), policy_(evict_first()), to_(ring), at_(ring) {}
-
-  // Where the warp's next step lies, complete.
-  __device__ __forceinline__ std::uint32_t wait() {
-    if (missing_ == kDepth) refill();  // its chunk is known by now
-    if (missing_ == 0) {
-      wait_copies<kDepth - 1>();
-    } else {
-      wait_copies<0>();
+// By one thread: takes the block's chunks, and copies what they read.
+template <BlockFormat kFormat, class TPace, class TSync>
+__device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue,
+                            const Schedule& schedule) {
+  const std::uint64_t policy = evict_first();
+  constexpr std::uint32_t kPlaceBytes = TPace::kSteps * kWarps * step_bytes(kFormat);
+  Place<TPace::kPlaces> at{.parity = 1};  // the ring is empty
+  for (std::uint32_t number = 0;; ++number) {
+    const Chunk chunk = queue.take(number, schedule, call.work.progress);
+    if (chunk.phase == kNothing) return;
+    if (chunk.phase == kCombine) continue;
+    const Product& product = product_of(call, chunk.phase);
+    std::uint32_t item = chunk.unit / product.units;
+    std::uint32_t unit = chunk.unit - item * product.units;
+    const std::byte* from = nullptr;
+    for (std::uint32_t left = chunk.end - chunk.unit; left > 0; --left) {
+      if (from == nullptr) {
+        from = call.args.weights.blobs + call.work.items[item].expert * call.args.weights.stride +
+               product.offset + unit * product.unit_bytes;
+      }
+      for (std::uint32_t stage = 0; stage < product.stages; stage += TPace::kSteps) {
+        std::uint32_t warps = 0;
+#pragma unroll
+        for (std::uint32_t i = 0; i < TPace::kSteps; ++i) warps += product.warps_in(stage + i);
+        const std::uint32_t bytes = warps * step_bytes(kFormat);
+        wait_barrier(sync.weights_free[at.place], at.parity);
+        expect_bytes(sync.weights_full[at.place], bytes);
+        copy_bulk(ring + at.place * kPlaceBytes, from, bytes, sync.weights_full[at.place], policy);
+        from += bytes;
+        at.next();
+      }
+      if (++unit == product.units) unit = 0, ++item, from = nullptr;
     }
-    __syncwarp();
-    return at_;
   }
-  // The step has been read by all lanes; the next one takes its place.
-  __device__ __forceinline__ void used() {
-    at_ = at_ + kStepBytes == ring_ + kDepth * kStepBytes ? ring_ : at_ + kStepBytes;
-    ++missing_;
-    __syncwarp();
-    refill();
+}
+
+__device__ inline void wait_for_count(const std::uint32_t* count, std::uint32_t least) {
+  while (load_acquire(count) < least) {
   }
-  __device__ __forceinline__ void refill() {
-    do {
-      if (steps_left_ == 0 && !find_unit()) return;
-      copy_step();
-    } while (--missing_ > 0);
+}
+
+// By one warp: the segments of the block's chunks, one after another.
+template <class TSync>
+class Scout {
+ public:
+  __device__ Scout(const Call& call, TSync sync, Shared& shared, const Schedule& schedule)
+      : call_(call), sync_(sync), shared_(shared), schedule_(schedule) {}
+
+  __device__ void run() {
+    for (std::uint32_t number = 0;; ++number) {
+      const Chunk chunk = shared_.queue.wait_for(number);
+      if (chunk.phase == kNothing) {
+        publish({.phase = kNothing, .chunk = number});
+        return;
+      }
+      if (chunk.phase == kCombine) {
+        wait_for_count(&call_.work.progress->down_units, schedule_.units[kDown]);
+        publish({.phase = kCombine, .chunk = number, .unit = chunk.unit, .end = chunk.end});
+        continue;
+      }
+      const std::uint32_t units = product_of(call_, chunk.phase).units;
+      for (std::uint32_t unit = chunk.unit; unit < chunk.end;) {
+        const std::uint32_t item = unit / units;
+        const std::uint32_t end = min(chunk.end, (item + 1) * units);
+        const Item found = call_.work.items[item];
+        publish({.phase = chunk.phase,
+                 .chunk = number,
+                 .unit = unit - item * units,
+                 .end = end - item * units,
+                 .item = item,
+                 .expert = found.expert,
+                 .rows = found.rows},
+                found.first_row);
+        unit = end;
+      }
+    }
   }
 
  private:
-  __device__ __forceinline__ void copy_step() {
-    if (!finished_) {
-      const std::uint32_t lane = threadIdx.x % 32;
-      copy16(to_ + lane * 16, from_, policy_);
-      copy16(to_ + 512 + lane * 16, from_ + 512, policy_);
-      if constexpr (kFormat == BlockFormat::mxfp4) {
-        if (lane < 4) copy16(to_ + 1024 + lane * 16, from_ + 1024, policy_);
-      } else {
-        copy4(to_ + 1024 + lane * 4, from_ + 1024 - lane * 12);
-      }
-      from_ += kStepBytes;
-    }
-    to_ = to_ + kStepBytes == ring_ + kDepth * kStepBytes ? ring_ : to_ + kStepBytes;
-    --steps_left_;
-    commit_copies();
-  }
+  struct Head {
+    std::uint32_t phase = kNothing;
+    std::uint32_t chunk = 0;
+    std::uint32_t unit = 0;
+    std::uint32_t end = 0;
+    std::uint32_t item = 0;
+    std::uint32_t expert = 0;
+    std::uint32_t rows = 0;
+  };
 
-  // False while the next chunk is not known. Behind the last one come steps without bytes.
-  __device__ bool find_unit() {
-    while (unit_ == end_) {
-      if (chunks_taken(queue_) <= next_) return false;
-      const Chunk chunk = queue_.chunks[next_ % Queue::kSize];
-      if (chunk.phase > kDown) {
-        finished_ = true;
-        steps_left_ = ~0U;
-        return true;
-      }
-      ++next_;
-      phase_ = chunk.phase;
-      unit_ = chunk.unit;
-      end_ = chunk.end;
-      if (Part(call_.sharing[phase_], product(), threadIdx.x / 32).steps == 0) unit_ = end_;
+  __device__ void publish(const Head& head, std::uint32_t first_row = 0) {
+    const std::uint32_t lane = threadIdx.x % 32;
+    std::uint32_t slot = 0;
+    std::uint32_t row = ~0U;
+    std::uint32_t amax = 0;
+    const bool has_row = lane < head.rows;
+    if (has_row) slot = call_.work.slot_of_row[first_row + lane];
+    if (head.phase == kGateUp && has_row) {
+      row = slot / static_cast<std::uint32_t>(call_.args.shape.top_k);
+      amax = call_.work.x_amax[row];
+    } else if (head.phase == kDown) {
+      wait_for_count(call_.work.gate_up_units + head.item, call_.experts.gate_up.units);
+      row = slot;
+      if (has_row) amax = __ldcg(call_.work.act_amax + slot);
     }
-    const Part part(call_.sharing[phase_], product(), threadIdx.x / 32);
-    const std::uint32_t units = call_.sharing[phase_].units;
-    const std::uint32_t strips = kWarps / call_.sharing[phase_].splits;
-    const std::uint32_t expert = call_.work.items[unit_ / units].expert;
-    const std::uint32_t strip = unit_ % units * strips + part.strip;
-    from_ = call_.args.weights.blobs + expert * call_.args.weights.stride + product().offset +
-            strip * product().strip_bytes + part.first_step * kStepBytes + threadIdx.x % 32 * 16;
-    steps_left_ = part.steps;
-    ++unit_;
-    return true;
-  }
-  __device__ const Product& product() const {
-    return phase_ == kGateUp ? call_.experts.gate_up : call_.experts.down;
+    const bool same = __all_sync(0xFFFFFFFFU, row == last_row_) && head.phase == kGateUp;
+    last_row_ = head.phase == kGateUp ? row : ~0U - 1;
+    wait_barrier(sync_.segment_free[at_.place], at_.parity);
+    Segment& to = shared_.segments[at_.place];
+    if (has_row) to.slot[lane] = slot, to.row[lane] = row, to.amax[lane] = amax;
+    if (lane == 0) {
+      to.phase = head.phase, to.chunk = head.chunk, to.unit = head.unit, to.end = head.end;
+      to.item = head.item, to.expert = head.expert, to.rows = head.rows;
+      to.same_rows = same ? 1 : 0;
+    }
+    __syncwarp();
+    if (lane == 0) arrive(sync_.segment_full[at_.place]);
+    at_.next();
   }
 
   const Call& call_;
-  const Queue& queue_;
-  std::uint32_t ring_;
-  std::uint64_t policy_;
-  std::uint32_t to_;  // the next slot to fill
-  std::uint32_t at_;  // and to read
-  int missing_ = kDepth;
-  const std::byte* from_ = nullptr;  // the lane's
-  std::uint32_t steps_left_ = 0;     // of the unit
-  bool finished_ = false;
-  std::uint32_t phase_ = kGateUp;
-  std::uint32_t unit_ = 0;
-  std::uint32_t end_ = 0;
-  std::uint32_t next_ = 0;  // chunk
+  TSync sync_;
+  Shared& shared_;
+  const Schedule& schedule_;
+  Place<kSegments> at_{.parity = 1};
+  std::uint32_t last_row_ = ~0U - 1;
 };
 
 }  // namespace moxie::cuda::sm90

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the warps of a block have in common: barriers, and segments, the neighbouring units of one
+// item that the block works on next.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/sm90/call.hpp"
+#include "kernels/cuda/sm90/ptx.cuh"
+#include "kernels/cuda/sm90/rows.cuh"
+#include "kernels/cuda/sm90/schedule.cuh"
+
+namespace moxie::cuda::sm90 {
+
+// Roles of a block's warps: kWarps multiply, one copies weights, one looks ahead, the rest finish.
+inline constexpr std::uint32_t kFeeder = kWarps;
+inline constexpr std::uint32_t kScout = kWarps + 1;
+inline constexpr std::uint32_t kFirstFinisher = kWarps + 2;
+inline constexpr std::uint32_t kFinishers = 2;
+inline constexpr std::uint32_t kBlockThreads = 32 * (kFirstFinisher + kFinishers);
+
+struct Segment {
+  std::uint32_t phase;
+  std::uint32_t chunk;  // number
+  std::uint32_t unit;   // of the item; of the phase for kCombine
+  std::uint32_t end;
+  std::uint32_t item;
+  std::uint32_t expert;
+  std::uint32_t rows;
+  std::uint32_t same_rows;  // as the segment before it
+  std::uint32_t slot[2 * kRowsOfTile];
+  std::uint32_t row[2 * kRowsOfTile];   // of x or of the activations
+  std::uint32_t amax[2 * kRowsOfTile];  // its bits
+};
+inline constexpr std::uint32_t kSegments = 4;  // known at once
+
+// The ring of weights: kPlaces of up to kSteps stages each.
+template <int kPlacesOf, int kStepsOf>
+struct Pace {
+  static constexpr int kPlaces = kPlacesOf;
+  static constexpr std::uint32_t kSteps = kStepsOf;
+};
+
+// A barrier for every place of a ring, and the same ring as its users walk through it.
+template <int kPlaces>
+struct Barriers {
+  std::uint32_t at;  // shared memory
+  __device__ std::uint32_t operator[](int place) const { return at + place * 8; }
+  __device__ void init(std::uint32_t arrivals) const {
+    for (int place = 0; place < kPlaces; ++place) init_barrier((*this)[place], arrivals);
+  }
+};
+template <int kPlaces>
+struct Place {
+  int place = 0;
+  std::uint32_t parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++place == kPlaces) place = 0, parity ^= 1;
+  }
+};
+
+struct Shared {
+  Queue queue;
+  Segment segments[kSegments];
+};
+inline constexpr std::uint32_t kBarriers = 1024;  // where they start
+inline constexpr std::uint32_t kSharedBytes = 1280;
+static_assert(sizeof(Shared) <= kBarriers);
+
+// All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial
+// sums. `full` opens when a place may be read, `free` when it may be written again.
+template <int kStages, int kBuffers>
+struct Sync {
+  Barriers<kStages> weights_full;
+  Barriers<kStages> weights_free;
+  Barriers<kSegments> segment_full;
+  Barriers<kSegments> segment_free;
+  Barriers<kBuffers> sums_full;
+  Barriers<kBuffers> sums_free;
+
+  __device__ explicit Sync(std::uint32_t base)
+      : weights_full{base},
+        weights_free{base + kStages * 8},
+        segment_full{base + kStages * 16},
+        segment_free{base + kStages * 16 + kSegments * 8},
+        sums_full{base + kStages * 16 + kSegments * 16},
+        sums_free{base + kStages * 16 + kSegments * 16 + kBuffers * 8} {
+    static_assert(kStages * 16 + kSegments * 16 + kBuffers * 16 <= kSharedBytes - kBarriers);
+  }
+  __device__ void init() const {
+    weights_full.init(1);
+    weights_free.init(kWarps);
+    segment_full.init(1);
+    segment_free.init(kFinishers);
+    sums_full.init(kWarps);
+    sums_free.init(kFinishers);
+    fence_barriers();
+  }
+};
+
+}  // namespace moxie::cuda::sm90
