@@ -100,10 +100,11 @@ __device__ void quad(const Job& job, const Product& product, bool is_down, std::
     std::byte* packed = job.blob + rows[half].scales + step * kGroups + group;
     std::byte* arranged = place + scale_offset(kFormat, tile, half, g, group);
     if constexpr (kDirection == Direction::restore) {
-      *packed = *arranged;
+      *packed = static_cast<std::byte>(
+          read_scale(kFormat, static_cast<std::uint8_t>(*arranged)));
       continue;
     }
-    *arranged = *packed;
+    *arranged = static_cast<std::byte>(stored_scale(kFormat, static_cast<std::uint8_t>(*packed)));
     if (kFormat != BlockFormat::mxfp4 || *packed != std::byte{0}) continue;
     // 2^-127 is below what the kernel's factors hold: only groups of zeros may have it.
     const std::byte* codes = job.blob + rows[half].codes + step * 32 + group * 16;

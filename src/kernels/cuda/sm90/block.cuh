@@ -25,7 +25,7 @@ __device__ inline void combine(const Call& call, std::uint32_t first, std::uint3
   const std::uint32_t parts = (hidden + kCombineColumns - 1) / kCombineColumns;
   for (std::uint32_t unit = first; unit < end; ++unit) {
     const std::uint32_t token = unit / parts;
-    const std::uint32_t column = unit % parts * kCombineColumns + threadIdx.x * 4;
+    const std::uint32_t column = unit % parts * kCombineColumns + multiplier_thread() * 4;
     if (column >= hidden) continue;
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 4
@@ -58,7 +58,7 @@ class Multiplier {
       : call_(call),
         sync_(sync),
         shared_(shared),
-        warp_(__shfl_sync(0xFFFFFFFFU, threadIdx.x / 32, 0)),
+        warp_(__shfl_sync(0xFFFFFFFFU, multiplier_thread() / 32, 0)),
         lane_(threadIdx.x % 32),
         sums_(base + call.memory[kTiles - 1].sums),
         rows_(base + call.memory[kTiles - 1].rows),
@@ -68,7 +68,7 @@ class Multiplier {
     for (Place<kSegments> at;; at.next()) {
       wait_barrier(sync_.segment_full[at.place], at.parity);
       const Segment& segment = shared_.segments[at.place];
-      if (threadIdx.x == 0) shared_.queue.begin(segment.chunk);
+      if (multiplier_thread() == 0) shared_.queue.begin(segment.chunk);
       if (segment.phase == kNothing) return;
       if (segment.phase == kCombine) {
         combine(call_, segment.unit, segment.end);
@@ -87,7 +87,7 @@ class Multiplier {
   __device__ void multiply(const Segment& segment) {
     if (segment.same_rows == 0) {
       synchronise<1, kThreads>();  // nobody needs the rows before them any more
-      place_rows(call_.args.shape.act_format,
+      place_rows(multiplier_thread(), call_.args.shape.act_format,
                  kPhase == kGateUp ? rows_of_x(call_) : rows_of_act(call_), segment.row,
                  segment.amax, segment.rows, rows_, call_.memory[kTiles - 1].row_bytes[kPhase]);
       synchronise<1, kThreads>();
@@ -178,12 +178,12 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
   const BlockSync sync(base + kBarriers);
   if (threadIdx.x == 0) {
     sync.init();
-    shared.queue.taken = shared.queue.current = 0;
+    shared.queue.current = 0;
   }
   const Schedule schedule(call, call.work.progress->items);
   __syncthreads();
   const std::uint32_t warp = __shfl_sync(0xFFFFFFFFU, threadIdx.x / 32, 0);
-  if (warp < kWarps) {
+  if (warp >= kFirstMultiplier) {
     Multiplier<kFormat, kTiles, TPace, kBuffers, BlockSync>(call, sync, shared, base).run();
   } else if (warp == kFeeder) {
     if (threadIdx.x % 32 == 0)

@@ -42,8 +42,8 @@ constexpr Variant variant() {
           experts<BlockFormat::nvfp4, Narrow, Wide>};
 }
 // The first that fits is the best.
-constexpr std::array kVariants = {variant<Pace<3, 2>, Pace<5, 1>>(),
-                                  variant<Pace<3, 2>, Pace<3, 1>>(), variant<Pace<4, 1>, void>()};
+constexpr std::array kVariants = {variant<Pace<7, 1>, Pace<5, 1>>(),
+                                  variant<Pace<7, 1>, Pace<3, 1>>(), variant<Pace<4, 1>, void>()};
 
 // Shared memory of items of 8 * tiles rows with so many stages in flight; its bytes.
 std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int stages, Memory& memory) {
@@ -153,7 +153,7 @@ void run(const ExpertsArgs& args) {
     carve(args.shape, tokens, align_up(args.workspace, kAlign), call.work);
     call.tokens = static_cast<std::uint32_t>(tokens);
     call.slots = static_cast<std::uint32_t>(tokens * args.shape.top_k);
-    const auto looking = static_cast<unsigned>(divide_up(tokens, kSlotThreads / 32));
+    const auto looking = static_cast<unsigned>(divide_up(tokens, kTokensAtOnce));
     launch(prepare_slots, 1 + std::min(looking, blocks), kSlotThreads,
            args.shape.local_experts * sizeof(std::uint32_t), stream, call);
     launch(kernel, blocks, kBlockThreads, bytes, stream, call);

@@ -103,10 +103,14 @@ __device__ __forceinline__ void synchronise() {
   asm volatile("bar.sync %0, %1;" ::"n"(kNumber), "n"(kCount) : "memory");
 }
 
-__device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* at) {
-  std::uint32_t v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
-  return v;
+// Until a counter that other blocks add_release() to has come so far. Only the last look orders
+// what follows: an acquiring one empties the first-level cache every time.
+__device__ __forceinline__ void wait_for_count(const std::uint32_t* count, std::uint32_t least) {
+  std::uint32_t value;
+  do {
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(count) : "memory");
+  } while (value < least);
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 __device__ __forceinline__ void add_release(std::uint32_t* at, std::uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");

@@ -101,15 +101,16 @@ __device__ __forceinline__ void quantise_chunk(ActFormat format, float (&values)
   for (unsigned i = 0; i < kChunk; ++i) values[i] = fp8_value(values[i], scale);
 }
 
-// Puts `count` rows into shared memory, `row_bytes` apart from `to` on, with all threads of the
-// block; loads of several rows are on their way at once.
-__device__ inline void place_rows(ActFormat format, const RowsOf& rows,
+// Puts `count` rows into shared memory, `row_bytes` apart from `to` on, with kThreads threads of
+// which this is one; loads of several rows are on their way at once.
+__device__ inline void place_rows(std::uint32_t thread, ActFormat format,
+                                  const RowsOf& rows,
                                   const std::uint32_t* row, const std::uint32_t* amax,
                                   std::uint32_t count, std::uint32_t to,
                                   std::uint32_t row_bytes) {
   constexpr std::uint32_t kAtOnce = 4;
   for (std::uint32_t first = 0; first < rows.columns; first += kThreads * kChunk) {
-    const std::uint32_t column = first + threadIdx.x * kChunk;
+    const std::uint32_t column = first + thread * kChunk;
     const bool mine = column < rows.columns;
     for (std::uint32_t base = 0; base < count; base += kAtOnce) {
       float values[kAtOnce][kChunk] = {};

@@ -71,31 +71,18 @@ class Schedule {
 };
 
 // The chunks of a block in shared memory, from the thread that takes them to those that work on
-// them: `taken` are known, and the one with number `current` has been begun.
+// them; the one with number `current` has been begun.
 struct Queue {
-  static constexpr std::uint32_t kSize = 4;
+  static constexpr int kSize = 4;
   Chunk chunks[kSize];
-  std::uint32_t taken;
   std::uint32_t current;
 
   __device__ void begin(std::uint32_t number) {
     *static_cast<volatile std::uint32_t*>(&current) = number;
   }
   // Waits until the chunk before this one has been begun: no block holds more than it must.
-  __device__ Chunk take(std::uint32_t number, const Schedule& schedule, Progress* progress) {
-    while (number > *static_cast<const volatile std::uint32_t*>(&current) + 1) __nanosleep(100);
-    const Chunk chunk = schedule.chunk(atomicAdd(&progress->ticket, 1U));
-    chunks[number % kSize] = chunk;
-    __threadfence_block();
-    *static_cast<volatile std::uint32_t*>(&taken) = number + 1;
-    return chunk;
-  }
-  // By the lanes of a warp.
-  __device__ Chunk wait_for(std::uint32_t number) const {
-    while (*static_cast<const volatile std::uint32_t*>(&taken) <= number) __nanosleep(100);
-    __threadfence_block();
-    __syncwarp();
-    return chunks[number % kSize];
+  __device__ void wait_for_turn(std::uint32_t number) const {
+    while (number > *static_cast<const volatile std::uint32_t*>(&current) + 1) __nanosleep(200);
   }
 };
 

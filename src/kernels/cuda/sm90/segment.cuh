@@ -12,12 +12,19 @@
 
 namespace moxie::cuda::sm90 {
 
-// Roles of a block's warps: kWarps multiply, one copies weights, one looks ahead, the rest finish.
-inline constexpr std::uint32_t kFeeder = kWarps;
-inline constexpr std::uint32_t kScout = kWarps + 1;
-inline constexpr std::uint32_t kFirstFinisher = kWarps + 2;
+// Roles of a block's warps: one copies weights, one looks ahead, two finish, and kWarps multiply.
+// The hardware prefers the warps with the lower numbers, and the others wait for these.
+inline constexpr std::uint32_t kFeeder = 0;
+inline constexpr std::uint32_t kScout = 1;
+inline constexpr std::uint32_t kFirstFinisher = 2;
 inline constexpr std::uint32_t kFinishers = 2;
-inline constexpr std::uint32_t kBlockThreads = 32 * (kFirstFinisher + kFinishers);
+inline constexpr std::uint32_t kFirstMultiplier = kFirstFinisher + kFinishers;
+inline constexpr std::uint32_t kBlockThreads = 32 * (kFirstMultiplier + kWarps);
+
+// Of the threads that multiply.
+__device__ __forceinline__ std::uint32_t multiplier_thread() {
+  return threadIdx.x - 32 * kFirstMultiplier;
+}
 
 struct Segment {
   std::uint32_t phase;
@@ -31,6 +38,7 @@ struct Segment {
   std::uint32_t slot[2 * kRowsOfTile];
   std::uint32_t row[2 * kRowsOfTile];   // of x or of the activations
   std::uint32_t amax[2 * kRowsOfTile];  // its bits
+  float mul[3];  // of the sums of gate, up and down
 };
 inline constexpr std::uint32_t kSegments = 4;  // known at once
 
@@ -46,6 +54,7 @@ template <int kPlaces>
 struct Barriers {
   std::uint32_t at;  // shared memory
   __device__ std::uint32_t operator[](int place) const { return at + place * 8; }
+  __device__ std::uint32_t end() const { return at + kPlaces * 8; }
   __device__ void init(std::uint32_t arrivals) const {
     for (int place = 0; place < kPlaces; ++place) init_barrier((*this)[place], arrivals);
   }
@@ -63,8 +72,8 @@ struct Shared {
   Queue queue;
   Segment segments[kSegments];
 };
-inline constexpr std::uint32_t kBarriers = 1024;  // where they start
-inline constexpr std::uint32_t kSharedBytes = 1280;
+inline constexpr std::uint32_t kBarriers = 1088;  // where they start
+inline constexpr std::uint32_t kSharedBytes = 1408;
 static_assert(sizeof(Shared) <= kBarriers);
 
 // All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial
@@ -73,6 +82,7 @@ template <int kStages, int kBuffers>
 struct Sync {
   Barriers<kStages> weights_full;
   Barriers<kStages> weights_free;
+  Barriers<Queue::kSize> chunk_full;
   Barriers<kSegments> segment_full;
   Barriers<kSegments> segment_free;
   Barriers<kBuffers> sums_full;
@@ -80,16 +90,19 @@ struct Sync {
 
   __device__ explicit Sync(std::uint32_t base)
       : weights_full{base},
-        weights_free{base + kStages * 8},
-        segment_full{base + kStages * 16},
-        segment_free{base + kStages * 16 + kSegments * 8},
-        sums_full{base + kStages * 16 + kSegments * 16},
-        sums_free{base + kStages * 16 + kSegments * 16 + kBuffers * 8} {
-    static_assert(kStages * 16 + kSegments * 16 + kBuffers * 16 <= kSharedBytes - kBarriers);
+        weights_free{weights_full.end()},
+        chunk_full{weights_free.end()},
+        segment_full{chunk_full.end()},
+        segment_free{segment_full.end()},
+        sums_full{segment_free.end()},
+        sums_free{sums_full.end()} {
+    static_assert((2 * kStages + Queue::kSize + 2 * kSegments + 2 * kBuffers) * 8 <=
+                  kSharedBytes - kBarriers);
   }
   __device__ void init() const {
     weights_full.init(1);
     weights_free.init(kWarps);
+    chunk_full.init(1);
     segment_full.init(1);
     segment_free.init(kFinishers);
     sums_full.init(kWarps);

@@ -15,6 +15,7 @@
 namespace moxie::cuda::sm90 {
 
 inline constexpr unsigned kSlotThreads = 1024;
+inline constexpr unsigned kTokensAtOnce = 2;  // of a block that looks at x
 
 // Inclusive sums over the block of two counts.
 __device__ inline uint2 running_sums(uint2 value) {
@@ -98,26 +99,33 @@ __device__ inline void sort_slots(const Call& call) {
   }
 }
 
-// One warp a token.
+// Half of a block's threads a token: all its loads are on their way at once.
 __device__ inline void measure_x(const Call& call) {
-  constexpr unsigned kTokens = kSlotThreads / 32;
-  const unsigned lane = threadIdx.x % 32;
+  __shared__ std::uint32_t largest[kTokensAtOnce];
+  constexpr unsigned kOfToken = kSlotThreads / kTokensAtOnce;
+  const unsigned at = threadIdx.x / kOfToken;
   const RowsOf x = rows_of_x(call);
-  for (std::uint32_t token = (blockIdx.x - 1) * kTokens + threadIdx.x / 32; token < call.tokens;
-       token += (gridDim.x - 1) * kTokens) {
+  for (std::uint32_t first = (blockIdx.x - 1) * kTokensAtOnce; first < call.tokens;
+       first += (gridDim.x - 1) * kTokensAtOnce) {
+    const std::uint32_t token = first + at;
+    if (threadIdx.x < kTokensAtOnce) largest[threadIdx.x] = 0;
+    __syncthreads();
     std::uint32_t amax = 0;
-    for (std::uint32_t column = lane * kChunk; column < x.columns; column += 32 * kChunk) {
+    for (std::uint32_t column = threadIdx.x % kOfToken * kChunk;
+         token < call.tokens && column < x.columns; column += kOfToken * kChunk) {
       float values[kChunk];
       x.load(token, column, values);
 #pragma unroll
       for (unsigned i = 0; i < kChunk; ++i) amax = max(amax, magnitude_bits(values[i]));
     }
     amax = __reduce_max_sync(0xFFFFFFFFU, amax);
-    if (lane == 0) call.work.x_amax[token] = amax;
+    if (threadIdx.x % 32 == 0) atomicMax(&largest[at], amax);
+    __syncthreads();
+    if (threadIdx.x % kOfToken == 0 && token < call.tokens) call.work.x_amax[token] = largest[at];
   }
 }
 
-// Grid: 1 + tokens / 32, or fewer.
+// Grid: 1 + tokens / kTokensAtOnce, or fewer.
 __global__ void __launch_bounds__(kSlotThreads) prepare_slots(const __grid_constant__ Call call) {
   launch_dependents();
   wait_for_previous();

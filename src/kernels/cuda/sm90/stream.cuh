@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/sm90/call.hpp"
+#include "kernels/cuda/sm90/products.cuh"
 #include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/schedule.cuh"
 #include "kernels/cuda/sm90/segment.cuh"
@@ -24,8 +25,13 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
   const std::uint64_t policy = evict_first();
   constexpr std::uint32_t kPlaceBytes = TPace::kSteps * kWarps * step_bytes(kFormat);
   Place<TPace::kPlaces> at{.parity = 1};  // the ring is empty
+  Place<Queue::kSize> turn;
   for (std::uint32_t number = 0;; ++number) {
-    const Chunk chunk = queue.take(number, schedule, call.work.progress);
+    queue.wait_for_turn(number);
+    const Chunk chunk = schedule.chunk(atomicAdd(&call.work.progress->ticket, 1U));
+    queue.chunks[turn.place] = chunk;
+    arrive(sync.chunk_full[turn.place]);
+    turn.next();
     if (chunk.phase == kNothing) return;
     if (chunk.phase == kCombine) continue;
     const Product& product = product_of(call, chunk.phase);
@@ -53,11 +59,6 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
   }
 }
 
-__device__ inline void wait_for_count(const std::uint32_t* count, std::uint32_t least) {
-  while (load_acquire(count) < least) {
-  }
-}
-
 // By one warp: the segments of the block's chunks, one after another.
 template <class TSync>
 class Scout {
@@ -66,8 +67,11 @@ class Scout {
       : call_(call), sync_(sync), shared_(shared), schedule_(schedule) {}
 
   __device__ void run() {
+    Place<Queue::kSize> turn;
     for (std::uint32_t number = 0;; ++number) {
-      const Chunk chunk = shared_.queue.wait_for(number);
+      wait_barrier(sync_.chunk_full[turn.place], turn.parity);
+      const Chunk chunk = shared_.queue.chunks[turn.place];
+      turn.next();
       if (chunk.phase == kNothing) {
         publish({.phase = kNothing, .chunk = number});
         return;
@@ -113,6 +117,12 @@ class Scout {
     std::uint32_t amax = 0;
     const bool has_row = lane < head.rows;
     if (has_row) slot = call_.work.slot_of_row[first_row + lane];
+    float mul = 0;
+    if (head.rows > 0 && lane < 3) {
+      mul = kPlacedMul * *reinterpret_cast<const float*>(
+                             call_.args.weights.blobs + head.expert * call_.args.weights.stride +
+                             call_.experts.muls + lane * sizeof(float));
+    }
     if (head.phase == kGateUp && has_row) {
       row = slot / static_cast<std::uint32_t>(call_.args.shape.top_k);
       amax = call_.work.x_amax[row];
@@ -126,6 +136,7 @@ class Scout {
     wait_barrier(sync_.segment_free[at_.place], at_.parity);
     Segment& to = shared_.segments[at_.place];
     if (has_row) to.slot[lane] = slot, to.row[lane] = row, to.amax[lane] = amax;
+    if (lane < 3) to.mul[lane] = mul;
     if (lane == 0) {
       to.phase = head.phase, to.chunk = head.chunk, to.unit = head.unit, to.end = head.end;
       to.item = head.item, to.expert = head.expert, to.rows = head.rows;
