@@ -45,7 +45,7 @@ __device__ inline void combine(const Call& call, std::uint32_t first, std::uint3
       if (y.dtype == DType::f32) {
         static_cast<float*>(y.data)[at + i] = values[i];
       } else {
-        static_cast<std::uint16_t*>(y.data)[at + i] = encode_bf16(values[i]);
+        static_cast<__nv_bfloat16*>(y.data)[at + i] = __float2bfloat16_rn(values[i]);
       }
     }
   }
@@ -147,9 +147,11 @@ class Multiplier {
       for (std::uint32_t i = 0; i < TPace::kSteps; ++i) sm90::multiply(sums, step[i]);
       return;
     }
-    if (steps > 0) step[0].load(at, lane_, rows, row_bytes);
+    if (steps > 0) {
+      step[0].load(at, lane_, rows, row_bytes);
+      sm90::multiply(sums, step[0]);
+    }
     release_weights();
-    if (steps > 0) sm90::multiply(sums, step[0]);
   }
   __device__ __forceinline__ void release_weights() {
     __syncwarp();  // all lanes have loaded theirs
@@ -183,15 +185,21 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
   const Schedule schedule(call, call.work.progress->items);
   __syncthreads();
   const std::uint32_t warp = __shfl_sync(0xFFFFFFFFU, threadIdx.x / 32, 0);
+  // 640 threads enter with 96 registers each: 4 * 104 + 64 = 5 * 96.
+  static_assert(kBlockThreads == 640 && kFirstMultiplier == 4);
   if (warp >= kFirstMultiplier) {
+    take_registers<104>();
     Multiplier<kFormat, kTiles, TPace, kBuffers, BlockSync>(call, sync, shared, base).run();
-  } else if (warp == kFeeder) {
-    if (threadIdx.x % 32 == 0)
-      feed<kFormat, TPace>(call, sync, base + memory.ring, shared.queue, schedule);
-  } else if (warp == kScout) {
-    Scout(call, sync, shared, schedule).run();
   } else {
-    Finisher<kTiles, kBuffers, BlockSync>(call, sync, shared, base + memory.sums).run();
+    give_registers<64>();
+    if (warp == kFeeder) {
+      if (threadIdx.x % 32 == 0)
+        feed<kFormat, TPace>(call, sync, base + memory.ring, shared.queue, schedule);
+    } else if (warp == kScout) {
+      Scout(call, sync, shared, schedule).run();
+    } else {
+      Finisher<kTiles, kBuffers, BlockSync>(call, sync, shared, base + memory.sums).run();
+    }
   }
 }
 

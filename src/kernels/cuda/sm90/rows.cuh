@@ -4,6 +4,7 @@
 // down to 2^-24 of the largest; smaller ones lose what fp16's subnormals do not hold, 2^-32 of it.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
@@ -84,21 +85,45 @@ __device__ __forceinline__ RowScale row_scale(std::uint32_t amax_bits) {
   return {__uint_as_float((261 - exponent) << 23), __uint_as_float((exponent - 7) << 23)};
 }
 
-// Quantises the thread's eight columns of a row. All lanes of a warp take neighbouring columns, so
-// that groups are whole in a warp; a lane past the end of the row brings zeros.
+// 2^ceil(log2(ratio)) of a normal number, and its inverse.
+__device__ __forceinline__ float power_of_two_above(float ratio) {
+  return __uint_as_float((__float_as_uint(ratio) + 0x7FFFFFU) & 0x7F800000U);
+}
+
+// Quantises the thread's eight columns of a row, with the bits of formats/act_quant.hpp. All lanes
+// of a warp take neighbouring columns, so that groups are whole in a warp; a lane past the end of
+// the row brings zeros.
 __device__ __forceinline__ void quantise_chunk(ActFormat format, float (&values)[kChunk]) {
   if (format == ActFormat::bf16) {
 #pragma unroll
-    for (unsigned i = 0; i < kChunk; ++i) values[i] = bf16_value(values[i]);
+    for (unsigned i = 0; i < kChunk; ++i)
+      values[i] = __bfloat162float(__float2bfloat16_rn(values[i]));
     return;
   }
-  float amax = group_amax(values, kChunk);
-  const int lanes = format == ActFormat::fp8 ? 128 / kChunk : 32 / kChunk;
-  for (int step = lanes / 2; step > 0; step /= 2)
-    amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFU, amax, step));
-  const float scale = fp8_scale(amax);
+  float amax = 0;  // fmaxf() passes NaN over, as it must
 #pragma unroll
-  for (unsigned i = 0; i < kChunk; ++i) values[i] = fp8_value(values[i], scale);
+  for (unsigned i = 0; i < kChunk; ++i) amax = fmaxf(amax, fabsf(values[i]));
+  const int lanes = format == ActFormat::fp8 ? 128 / kChunk : 32 / kChunk;
+#pragma unroll
+  for (int step = 8; step > 0; step /= 2) {
+    const float other = __shfl_xor_sync(0xFFFFFFFFU, amax, step);
+    if (step < lanes) amax = fmaxf(amax, other);
+  }
+  // Inf saturates to the largest finite power, 2^127, as E8M0 does.
+  const float scale = fminf(power_of_two_above(__fdiv_rn(fmaxf(amax, 1e-4F), kE4m3Max)), 0x1p127F);
+  const float inverse = __uint_as_float(0x7F000000U - __float_as_uint(scale));
+#pragma unroll
+  for (unsigned i = 0; i < kChunk; i += 2) {
+    std::uint16_t codes;
+    std::uint32_t halves;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+        : "=h"(codes)
+        : "f"(values[i + 1] * inverse), "f"(values[i] * inverse));
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+    const float2 pair = __half22float2(reinterpret_cast<const __half2&>(halves));
+    values[i] = pair.x * scale;
+    values[i + 1] = pair.y * scale;
+  }
 }
 
 // Puts `count` rows into shared memory, `row_bytes` apart from `to` on, with kThreads threads of

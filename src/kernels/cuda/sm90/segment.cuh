@@ -38,7 +38,8 @@ struct Segment {
   std::uint32_t slot[2 * kRowsOfTile];
   std::uint32_t row[2 * kRowsOfTile];   // of x or of the activations
   std::uint32_t amax[2 * kRowsOfTile];  // its bits
-  float mul[3];  // of the sums of gate, up and down
+  float lower[2 * kRowsOfTile];  // of the rows' sums
+  float mul[3];                  // of the sums of gate, up and down
 };
 inline constexpr std::uint32_t kSegments = 4;  // known at once
 
@@ -71,9 +72,10 @@ struct Place {
 struct Shared {
   Queue queue;
   Segment segments[kSegments];
+  std::uint32_t act_amax[2 * kRowsOfTile];  // of the segment that is being finished
 };
-inline constexpr std::uint32_t kBarriers = 1088;  // where they start
-inline constexpr std::uint32_t kSharedBytes = 1408;
+inline constexpr std::uint32_t kBarriers = 1408;  // where they start
+inline constexpr std::uint32_t kSharedBytes = 1664;
 static_assert(sizeof(Shared) <= kBarriers);
 
 // All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial

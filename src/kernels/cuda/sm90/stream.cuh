@@ -135,7 +135,10 @@ class Scout {
     last_row_ = head.phase == kGateUp ? row : ~0U - 1;
     wait_barrier(sync_.segment_free[at_.place], at_.parity);
     Segment& to = shared_.segments[at_.place];
-    if (has_row) to.slot[lane] = slot, to.row[lane] = row, to.amax[lane] = amax;
+    if (has_row) {
+      to.slot[lane] = slot, to.row[lane] = row, to.amax[lane] = amax;
+      to.lower[lane] = row_scale(amax).lower;
+    }
     if (lane < 3) to.mul[lane] = mul;
     if (lane == 0) {
       to.phase = head.phase, to.chunk = head.chunk, to.unit = head.unit, to.end = head.end;
