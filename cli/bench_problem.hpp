@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ std::optional<GivenRouting> routing_of(const std::string& word);
 class TemporaryCheckpoint {
  public:
   TemporaryCheckpoint(const SynthOptions& options, const Progress& progress);
+  // The config files alone, for weights that are drawn; all of the config's experts by default.
+  explicit TemporaryCheckpoint(const SynthOptions& options);
   ~TemporaryCheckpoint();
   TemporaryCheckpoint(const TemporaryCheckpoint&) = delete;
   TemporaryCheckpoint& operator=(const TemporaryCheckpoint&) = delete;
@@ -40,6 +43,8 @@ class TemporaryCheckpoint {
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
 
  private:
+  void make(const std::function<void()>& write);
+
   std::filesystem::path root_;
   std::filesystem::path folder_;
 };

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "cli/figures.hpp"
+#include "cli/verbs.hpp"
 
 namespace moxie::cli {
 
-// Cold: the caches were overwritten before every call. Warm: calls back to back.
-enum class BenchMode : std::uint8_t { cold, warm };
+// Cold: the caches were overwritten before every call. Warm: calls back to back. Graph: replays on
+// a GPU of several routing sets, whose time is divided by their number.
+enum class BenchMode : std::uint8_t { cold, warm, graph };
 std::string_view name_of(BenchMode mode);
 
 // A word as a shell reads it back.
@@ -27,13 +29,28 @@ struct BenchSetting {
   std::optional<std::uint64_t> kernel_align;  // as given
   unsigned threads = 0;                       // as given; 0: all
   unsigned threads_used = 1;
+  BenchWay way = BenchWay::eager;
+  BenchWeights weights = BenchWeights::synth;
+  bool makes_weights = false;            // no checkpoint or packed set of the user's holds them
+  std::optional<unsigned> rank;          // alone
+  std::optional<std::uint64_t> experts;  // as given
+  std::optional<std::uint64_t> hidden;
+  std::optional<std::uint64_t> inter;
+  Json device;  // null on the CPU
   Ceilings ceilings;
   Json build;
   Json host;
 };
 
+// What each routing set of a graph asks for.
+struct BenchSetWork {
+  std::uint64_t seed = 0;
+  RunWork work;
+};
+
 struct BenchPoint {
-  const ShardPlan* plan = nullptr;
+  const ShardPlan* plan = nullptr;   // of what is held
+  const ShardPlan* whole = nullptr;  // of all ranks
   std::uint64_t tokens = 0;
   std::uint64_t top_k = 0;
   std::string routing;
@@ -44,11 +61,19 @@ struct BenchPoint {
   BenchMode mode = BenchMode::cold;
   std::vector<double> samples_us;  // empty when the check failed
   double passes_differ_pct = 0;    // medians of the two halves of the samples
+  std::vector<BenchSetWork> sets;  // of a graph; `work` is their mean then
+  double eager_us = 0;             // of a graph: one of its calls, eagerly
   std::vector<Trace> traces;
 };
 
 // Above this the machine was not quiet and the point says little.
 inline constexpr double kMostPassesDiffer = 5.0;
+
+// {name, cc, sms, mem_bytes, driver, runtime} of the GPU in use; null when there is none.
+Json device_json();
+
+// Rounded to whole numbers.
+RunWork mean_work(const std::vector<BenchSetWork>& sets);
 
 Json record_of(const BenchSetting& setting, const BenchPoint& point);
 
