@@ -5,10 +5,12 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "cli/act_scales.hpp"
+#include "cli/bench_floor.hpp"
 #include "cli/bench_problem.hpp"
 #include "cli/bench_record.hpp"
 #include "cli/bench_sets.hpp"
@@ -66,6 +68,7 @@ class Bench {
   int run() {
     catch_interrupts();
     choose_ways();
+    table_ = empty_table(way_);
     const std::unique_ptr<TemporaryCheckpoint> made = make_checkpoint();
     RunArgs run_args = args_of_run(made != nullptr ? made->folder() : problem_.folder);
     const RunSubject subject(run_args);
@@ -101,6 +104,7 @@ class Bench {
                                                : make_sets(run_args, subject, sets_of(tokens)));
       console_.talk(points.back().findings);
     }
+    if (way_ == BenchWay::graph) measure_curve(subject, points);
     for (const BenchSets& sets : points) {
       References references(subject, sets.probes.front(), console_,
                             on_gpu() ? kMostChecked : ~std::uint64_t{0});
@@ -191,6 +195,25 @@ class Bench {
     plan.act_scale = ActScale::warmup;
   }
 
+  // At the usual sizes and at those that the points read.
+  void measure_curve(const RunSubject& subject, const std::vector<BenchSets>& points) {
+    std::vector<std::uint64_t> sizes = read_curve_sizes();
+    for (const ShardPlan& plan : subject.plans()) {
+      for (const BenchSets& sets : points)
+        sizes.push_back(mean_work(work_of(plan, sets)).bytes_weights);
+    }
+    setting_.curve = measure_read_curve(std::move(sizes));
+  }
+
+  static std::vector<BenchSetWork> work_of(const ShardPlan& plan, const BenchSets& sets) {
+    std::vector<BenchSetWork> work;
+    for (std::size_t set = 0; set < sets.probes.size(); ++set) {
+      work.push_back(
+          {.seed = sets.seeds[set], .work = count_work(plan, sets.probes[set], DType::bf16)});
+    }
+    return work;
+  }
+
   void run_plan(const RunSubject& subject, std::size_t number, const BenchSets& sets,
                 References& references) {
     const ShardPlan& plan = subject.plans()[number];
@@ -262,11 +285,9 @@ class Bench {
   void time_graph(const MoeLayer& layer, const BenchSets& sets, const std::vector<float>& exact,
                   BenchPoint& point) {
     point.mode = BenchMode::graph;
-    for (std::size_t set = 0; set < sets.probes.size(); ++set) {
-      point.sets.push_back({.seed = sets.seeds[set],
-                            .work = count_work(*point.plan, sets.probes[set], DType::bf16)});
-    }
+    point.sets = work_of(*point.plan, sets);
     point.work = mean_work(point.sets);
+    point.floor = floor_of(*point.plan, point.sets, setting_.curve);
     ReplayedLayer replayed(layer, sets);
     const std::vector<Finding> differing = replayed.compare();
     point.findings.insert(point.findings.end(), differing.begin(), differing.end());
@@ -330,26 +351,68 @@ class Bench {
     const SampleSummary summary = timed ? summarise(point.samples_us) : SampleSummary{};
     const Rates rates = rates_of(point.work, setting_.ceilings, point.tokens, summary.median_us);
     const auto figure = [&](std::string text) { return timed ? std::move(text) : "-"; };
-    table_.add_row(
-        {fmt::to_string(point.tokens), fmt::to_string(point.whole->tp),
-         std::string(name_of(point.mode)),
-         figure(fmt::format("{:.3f} [{:.3f}]", summary.median_us * 1e-3, summary.iqr_us * 1e-3)),
-         figure(fmt::format("{:.1f}", rates.tokens_per_s)),
-         figure(fmt::format("{:.2f}", rates.gbps)), figure(fmt::format("{:.4f}", rates.tflops)),
-         figure(percent_text(rates.percent)),
-         fmt::format("{:.3f}", point.check.whole.max_err_over_bound)});
-    last_ = *point.plan;
+    std::vector<std::string> row = {fmt::to_string(point.tokens), fmt::to_string(point.whole->tp),
+                                    std::string(name_of(point.mode))};
+    const auto add = [&](std::string text) { row.push_back(figure(std::move(text))); };
+    if (point.floor) {
+      add(fmt::format("{:.1f} [{:.1f}]", summary.median_us, summary.iqr_us));
+      row.push_back(fmt::format("{:.1f}", point.floor->us));
+      add(fmt::format("{:.3f}", summary.median_us / point.floor->us));
+      row.push_back(fmt::to_string(point.work.active_experts));
+    } else {
+      add(fmt::format("{:.3f} [{:.3f}]", summary.median_us * 1e-3, summary.iqr_us * 1e-3));
+      add(fmt::format("{:.1f}", rates.tokens_per_s));
+    }
+    add(fmt::format("{:.2f}", rates.gbps));
+    add(fmt::format("{:.4f}", rates.tflops));
+    if (!point.floor) add(percent_text(rates.percent));
+    row.push_back(fmt::format("{:.3f}", point.check.whole.max_err_over_bound));
+    table_->add_row(std::move(row));
+    last_ = point.plan;
+  }
+
+  [[nodiscard]] static Table empty_table(BenchWay way) {
+    if (way == BenchWay::graph) {
+      return Table({"tokens", "tp", "mode", "us, median [IQR]", "floor us", "ratio", "experts",
+                    "GB/s", "Tflop/s", "err/bound"});
+    }
+    return Table({"tokens", "tp", "mode", "ms, median [IQR]", "tokens/s", "GB/s", "Tflop/s",
+                  "% of ceiling", "err/bound"});
+  }
+
+  // What is timed, and against what.
+  [[nodiscard]] std::string method_text() const {
+    if (way_ == BenchWay::eager) {
+      return fmt::format(
+          "Inside the timed region: one call, slots to bf16 result; outside: routing, packing, "
+          "checks.\nCeilings measured in this process: {}.",
+          ceilings_text(setting_.ceilings));
+    }
+    std::string text = fmt::format(
+        "Replays of a graph of independent routing sets, divided by their number; a call is timed "
+        "from ids to bf16 result.\nRatio: median over floor, 1 is the best. Floor: reading the "
+        "weights of the experts in use, by the curve measured in this process");
+    if (const std::optional<double> rate = stated_tflops(*last_))
+      text += fmt::format(", or their products at {} Tflop/s as stated for an H200", *rate);
+    text += ".\nRead curve:";
+    for (const ReadPoint& at : setting_.curve.points) {
+      text += fmt::format(" {:.1f} MB {:.1f} us", static_cast<double>(at.bytes) * 1e-6, at.us);
+      text += &at == &setting_.curve.points.back() ? "." : ",";
+    }
+    return text;
   }
 
   void finish() {
+    const ShardPlan& plan = *last_;
+    const std::string rank = setting_.rank
+                                 ? fmt::format(", rank {} alone with {} experts", *setting_.rank,
+                                               plan.ranks.front().experts.count())
+                                 : "";
     console_.print_text(fmt::format(
-        "{}: {} experts, hidden {}, inter {}, {}, activations {}, {}\n"
-        "Inside the timed region: one call, slots to bf16 result; outside: routing, packing, "
-        "checks.\n"
-        "Ceilings measured in this process: {}.\n\n{}",
-        setting_.model, last_.experts, last_.hidden, last_.inter().original.value,
-        name_of(last_.format), acts_text(last_), last_.kernel, ceilings_text(setting_.ceilings),
-        table_.to_markdown()));
+        "{}: {} experts, hidden {}, inter {}{}, {}, activations {}, "
+        "{}\n{}\n\n{}",
+        setting_.model, plan.experts, plan.hidden, plan.inter().original.value, rank,
+        name_of(plan.format), acts_text(plan), plan.kernel, method_text(), table_->to_markdown()));
   }
 
   const BenchArgs& args_;
@@ -362,9 +425,8 @@ class Bench {
   std::size_t layer_plan_ = 0;
   std::map<std::string, double> baseline_;
   CacheFlusher flusher_;
-  Table table_{{"tokens", "tp", "mode", "ms, median [IQR]", "tokens/s", "GB/s", "Tflop/s",
-                "% of ceiling", "err/bound"}};
-  ShardPlan last_;
+  std::optional<Table> table_;
+  const ShardPlan* last_ = nullptr;
   bool passed_ = true;
 };
 

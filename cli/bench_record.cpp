@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "cli/act_scales.hpp"
@@ -67,6 +68,24 @@ Json timing_json(const BenchPoint& point) {
     timing.set("host_us", summary.median_us);
   timing.set("passes_differ_pct", point.passes_differ_pct);
   return timing.set("rejected", point.passes_differ_pct > kMostPassesDiffer);
+}
+
+// What a GPU reads and does at least, and how far a graph is from it.
+Json graph_ceiling_json(const BenchSetting& setting, const BenchPoint& point, double median_us) {
+  const BenchFloor& floor = *point.floor;
+  Json curve = Json::array();
+  for (const ReadPoint& at : setting.curve.points)
+    curve.push_back(Json::object().set("bytes", at.bytes).set("us", at.us));
+  const double ratio = median_us > 0 ? median_us / floor.us : std::nan("");
+  Json ceiling;
+  ceiling.set("gbps_measured",
+              number_or_null(static_cast<double>(point.work.bytes_weights) * 1e-3 / floor.read_us));
+  ceiling.set("tflops_measured", Json()).set("percent", number_or_null(100 / ratio));
+  ceiling.set("floor_us", number_or_null(floor.us)).set("ratio", number_or_null(ratio));
+  ceiling.set("read_us", number_or_null(floor.read_us));
+  ceiling.set("flops_us", floor.stated_tflops ? Json(floor.flops_us) : Json());
+  ceiling.set("tflops_stated", floor.stated_tflops ? Json(*floor.stated_tflops) : Json());
+  return ceiling.set("read_curve", std::move(curve));
 }
 
 // The line that measures this point alone.
@@ -157,7 +176,8 @@ Json record_of(const BenchSetting& setting, const BenchPoint& point) {
   record.set("check", bench_check_json(point)).set("timing", timing_json(point));
   record.set("stages", stages_json(point.traces)).set("work", work_json(point.work));
   record.set("rate", Json::object().set("tflops", rates.tflops).set("gbps", rates.gbps));
-  record.set("ceiling", ceiling_json(setting.ceilings, rates));
+  record.set("ceiling", point.floor ? graph_ceiling_json(setting, point, median)
+                                    : ceiling_json(setting.ceilings, rates));
   return record.set("findings", to_json(point.findings));
 }
 

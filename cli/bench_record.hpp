@@ -36,7 +36,8 @@ struct BenchSetting {
   std::optional<std::uint64_t> experts;  // as given
   std::optional<std::uint64_t> hidden;
   std::optional<std::uint64_t> inter;
-  Json device;  // null on the CPU
+  Json device;      // null on the CPU
+  ReadCurve curve;  // of a GPU; empty where no graph is timed
   Ceilings ceilings;
   Json build;
   Json host;
@@ -46,6 +47,14 @@ struct BenchSetting {
 struct BenchSetWork {
   std::uint64_t seed = 0;
   RunWork work;
+};
+
+// What a call of a graph needs at least; of its routing sets the mean.
+struct BenchFloor {
+  double us = 0;        // the larger one of each set
+  double read_us = 0;   // of the weights that are touched, by the measured curve
+  double flops_us = 0;  // of the products; 0 without a rate
+  std::optional<double> stated_tflops;
 };
 
 struct BenchPoint {
@@ -59,10 +68,11 @@ struct BenchPoint {
   CheckFigures check;
   std::vector<Finding> findings;  // of the check
   BenchMode mode = BenchMode::cold;
-  std::vector<double> samples_us;  // empty when the check failed
-  double passes_differ_pct = 0;    // medians of the two halves of the samples
-  std::vector<BenchSetWork> sets;  // of a graph; `work` is their mean then
-  double eager_us = 0;             // of a graph: one of its calls, eagerly
+  std::vector<double> samples_us;   // empty when the check failed
+  double passes_differ_pct = 0;     // medians of the two halves of the samples
+  std::vector<BenchSetWork> sets;   // of a graph; `work` is their mean then
+  double eager_us = 0;              // of a graph: one of its calls, eagerly
+  std::optional<BenchFloor> floor;  // of a graph
   std::vector<Trace> traces;
 };
 
