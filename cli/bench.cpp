@@ -2,6 +2,7 @@
 // moxie bench: check, then time, cold and warm or replayed; one record a point and mode.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "cli/act_scales.hpp"
 #include "cli/bench_floor.hpp"
+#include "cli/bench_peer.hpp"
 #include "cli/bench_problem.hpp"
 #include "cli/bench_record.hpp"
 #include "cli/bench_sets.hpp"
@@ -68,7 +70,7 @@ class Bench {
   int run() {
     catch_interrupts();
     choose_ways();
-    table_ = empty_table(way_);
+    table_ = empty_table(way_, args_.peer);
     const std::unique_ptr<TemporaryCheckpoint> made = make_checkpoint();
     RunArgs run_args = args_of_run(made != nullptr ? made->folder() : problem_.folder);
     const RunSubject subject(run_args);
@@ -84,6 +86,7 @@ class Bench {
                 .weights = weights_,
                 .makes_weights = problem_.folder.empty(),
                 .rank = args_.rank,
+                .peer = args_.peer,
                 .experts = args_.experts,
                 .hidden = args_.hidden,
                 .inter = args_.inter,
@@ -104,6 +107,7 @@ class Bench {
                                                : make_sets(run_args, subject, sets_of(tokens)));
       console_.talk(points.back().findings);
     }
+    if (args_.peer) std::ranges::for_each(subject.plans(), require_peer_runs);
     if (way_ == BenchWay::graph) measure_curve(subject, points);
     for (const BenchSets& sets : points) {
       References references(subject, sets.probes.front(), console_,
@@ -134,6 +138,8 @@ class Bench {
         args_.weights.value_or(on_gpu() && !own ? BenchWeights::random : BenchWeights::synth);
     if (way_ == BenchWay::graph && !on_gpu())
       refuse("the CPU has no graphs", "--mode eager, or a --target with graphs", "--mode graph");
+    if (args_.peer && way_ != BenchWay::graph)
+      refuse("a peer is timed against a graph", "--mode graph", "--mode eager");
     if (args_.sets && way_ != BenchWay::graph)
       refuse("--sets are of a graph", "--mode graph", "--mode eager");
     if (own && (args_.weights || args_.experts || args_.hidden || args_.inter || args_.rank)) {
@@ -246,8 +252,14 @@ class Bench {
   MoeLayer& layer_of(const RunSubject& subject, std::size_t plan) {
     if (layer_ != nullptr && layer_plan_ == plan) return *layer_;
     layer_.reset();
+    peer_.reset();
     const ShardPlan& of = subject.plans()[plan];
-    layer_ = std::make_unique<MoeLayer>(of, subject.spec(), subject.load(of, {}));
+    std::vector<PackedExperts> experts = subject.load(of, {});
+    if (args_.peer) {
+      peer_ =
+          std::make_unique<Peer>(*args_.peer, args_.python, of, subject.spec(), experts.front());
+    }
+    layer_ = std::make_unique<MoeLayer>(of, subject.spec(), std::move(experts));
     layer_plan_ = plan;
     return *layer_;
   }
@@ -292,11 +304,26 @@ class Bench {
     const std::vector<Finding> differing = replayed.compare();
     point.findings.insert(point.findings.end(), differing.begin(), differing.end());
     point.check.passed = point.check.passed && differing.empty();
-    require_rounded(replayed.y(), exact, point);
+    require_rounded(replayed.y(0), exact, point);
     if (point.check.passed) {
       std::vector<double> eager;
       for (int pass = 0; pass < kEagerPasses; ++pass) eager.push_back(replayed.eager_us());
       point.eager_us = summarise(std::move(eager)).median_us;
+      if (peer_ != nullptr) {
+        point.peer = peer_->prepare(sets, replayed);
+        if (!point.peer->agrees()) {
+          point.findings.push_back(
+              {.code = "MOXIE-B007",
+               .severity = Severity::warning,
+               .message = point.peer->arm + " has another result; it is not timed",
+               .expected = fmt::format("a relative distance of at most {}", point.peer->limit),
+               .got = fmt::format("{:.3g}", point.peer->relative)});
+        }
+      }
+      if (point.peer && point.peer->agrees()) {
+        measure_alternately(args_.samples.value_or(kGraphSamples), replayed, *peer_, point);
+        return report(point);
+      }
       replayed.warm();
       measure_passes(
           args_.samples.value_or(kGraphSamples), [&] { return replayed.replay_us(); }, point);
@@ -367,14 +394,26 @@ class Bench {
     add(fmt::format("{:.4f}", rates.tflops));
     if (!point.floor) add(percent_text(rates.percent));
     row.push_back(fmt::format("{:.3f}", point.check.whole.max_err_over_bound));
+    if (args_.peer) {
+      const bool ran = point.peer && !point.peer->samples_us.empty();
+      const double theirs = ran ? summarise(point.peer->samples_us).median_us : 0;
+      row.push_back(ran ? fmt::format("{:.1f}", theirs) : "-");
+      row.push_back(ran ? fmt::format("{:.3f}", theirs / summary.median_us) : "-");
+    }
     table_->add_row(std::move(row));
     last_ = point.plan;
   }
 
-  [[nodiscard]] static Table empty_table(BenchWay way) {
+  [[nodiscard]] static Table empty_table(BenchWay way, std::optional<BenchPeer> peer) {
     if (way == BenchWay::graph) {
-      return Table({"tokens", "tp", "mode", "us, median [IQR]", "floor us", "ratio", "experts",
-                    "GB/s", "Tflop/s", "err/bound"});
+      std::vector<std::string> head = {"tokens",   "tp",       "mode",    "us, median [IQR]",
+                                       "floor us", "ratio",    "experts", "GB/s",
+                                       "Tflop/s",  "err/bound"};
+      if (peer) {
+        head.push_back(fmt::format("{} us", name_of(*peer)));
+        head.push_back(fmt::format("{} / ours, > 1: ours is faster", name_of(*peer)));
+      }
+      return Table(std::move(head));
     }
     return Table({"tokens", "tp", "mode", "ms, median [IQR]", "tokens/s", "GB/s", "Tflop/s",
                   "% of ceiling", "err/bound"});
@@ -421,6 +460,7 @@ class Bench {
   BenchWay way_ = BenchWay::eager;
   BenchWeights weights_ = BenchWeights::synth;
   BenchSetting setting_;
+  std::unique_ptr<Peer> peer_;
   std::unique_ptr<MoeLayer> layer_;
   std::size_t layer_plan_ = 0;
   std::map<std::string, double> baseline_;

@@ -3,11 +3,9 @@
 #include "cli/bench_problem.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <system_error>
@@ -157,41 +155,14 @@ std::optional<GivenRouting> routing_of(const std::string& word) {
 }
 
 TemporaryCheckpoint::TemporaryCheckpoint(const SynthOptions& options, const Progress& progress) {
-  make([&] {
-    SynthOptions with_progress = options;
-    with_progress.progress = progress;
-    synthesise(folder_, with_progress);
-  });
+  SynthOptions with_progress = options;
+  with_progress.progress = progress;
+  synthesise(folder_, with_progress);
 }
 
 TemporaryCheckpoint::TemporaryCheckpoint(const SynthOptions& options) {
-  make([&] {
-    fs::create_directory(folder_);
-    synthesise_config(folder_, options);
-  });
-}
-
-void TemporaryCheckpoint::make(const std::function<void()>& write) {
-  std::string pattern = (fs::temp_directory_path() / "moxie-bench.XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    throw Error(ErrorCode::environment, {.code = "MOXIE-E001",
-                                         .message = "no temporary folder could be made",
-                                         .where = {.file = pattern}});
-  }
-  root_ = pattern;
-  folder_ = root_ / "model";
-  try {
-    write();
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(root_, ignored);
-    throw;
-  }
-}
-
-TemporaryCheckpoint::~TemporaryCheckpoint() {
-  std::error_code ignored;
-  fs::remove_all(root_, ignored);
+  fs::create_directory(folder_);
+  synthesise_config(folder_, options);
 }
 
 }  // namespace moxie::cli

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "cli/temporary_folder.hpp"
 #include "cli/verbs.hpp"
 
 namespace moxie::cli {
@@ -36,17 +36,12 @@ class TemporaryCheckpoint {
   TemporaryCheckpoint(const SynthOptions& options, const Progress& progress);
   // The config files alone, for weights that are drawn; all of the config's experts by default.
   explicit TemporaryCheckpoint(const SynthOptions& options);
-  ~TemporaryCheckpoint();
-  TemporaryCheckpoint(const TemporaryCheckpoint&) = delete;
-  TemporaryCheckpoint& operator=(const TemporaryCheckpoint&) = delete;
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
 
  private:
-  void make(const std::function<void()>& write);
-
-  std::filesystem::path root_;
-  std::filesystem::path folder_;
+  TemporaryFolder root_;
+  std::filesystem::path folder_ = root_.path() / "model";
 };
 
 }  // namespace moxie::cli

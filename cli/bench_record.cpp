@@ -88,6 +88,21 @@ Json graph_ceiling_json(const BenchSetting& setting, const BenchPoint& point, do
   return ceiling.set("read_curve", std::move(curve));
 }
 
+Json peer_json(const PeerFigures& peer, double our_median_us) {
+  Json json;
+  json.set("arm", peer.arm).set("versions", peer.versions);
+  json.set("relative", number_or_null(peer.relative)).set("limit", peer.limit);
+  json.set("outside_timed_region", "sorting slots by expert");
+  if (peer.samples_us.empty()) return json.set("timing", Json()).set("ratio", Json());
+  const SampleSummary summary = summarise(peer.samples_us);
+  Json timing;
+  timing.set("samples", summary.samples).set("median_us", summary.median_us);
+  timing.set("iqr_us", summary.iqr_us).set("p10", summary.p10_us).set("p90", summary.p90_us);
+  timing.set("passes_differ_pct", peer.passes_differ_pct)
+      .set("rejected", peer.passes_differ_pct > kMostPassesDiffer);
+  return json.set("timing", std::move(timing)).set("ratio", summary.median_us / our_median_us);
+}
+
 // The line that measures this point alone.
 std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
   const ShardPlan& plan = *point.whole;
@@ -109,6 +124,7 @@ std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
   if (plan.target == Target::cpu && setting.weights == BenchWeights::synth) return line;
   if (setting.makes_weights) line += fmt::format(" --weights {}", name_of(setting.weights));
   line += fmt::format(" --mode {}", name_of(setting.way));
+  if (setting.peer) line += fmt::format(" --vs {}", name_of(*setting.peer));
   if (point.mode == BenchMode::graph) line += fmt::format(" --sets {}", point.sets.size());
   return line;
 }
@@ -131,6 +147,8 @@ std::string_view name_of(BenchWay way) { return way == BenchWay::eager ? "eager"
 std::string_view name_of(BenchWeights weights) {
   return weights == BenchWeights::synth ? "synth" : "random";
 }
+
+std::string_view name_of(BenchPeer peer) { return peer == BenchPeer::torch ? "torch" : "humming"; }
 
 Json device_json() {
   const GpuReport report = list_gpus();
@@ -178,6 +196,7 @@ Json record_of(const BenchSetting& setting, const BenchPoint& point) {
   record.set("rate", Json::object().set("tflops", rates.tflops).set("gbps", rates.gbps));
   record.set("ceiling", point.floor ? graph_ceiling_json(setting, point, median)
                                     : ceiling_json(setting.ceilings, rates));
+  if (point.peer) record.set("vs", peer_json(*point.peer, median));
   return record.set("findings", to_json(point.findings));
 }
 

@@ -31,8 +31,9 @@ struct BenchSetting {
   unsigned threads_used = 1;
   BenchWay way = BenchWay::eager;
   BenchWeights weights = BenchWeights::synth;
-  bool makes_weights = false;            // no checkpoint or packed set of the user's holds them
-  std::optional<unsigned> rank;          // alone
+  bool makes_weights = false;    // no checkpoint or packed set of the user's holds them
+  std::optional<unsigned> rank;  // alone
+  std::optional<BenchPeer> peer;
   std::optional<std::uint64_t> experts;  // as given
   std::optional<std::uint64_t> hidden;
   std::optional<std::uint64_t> inter;
@@ -57,6 +58,19 @@ struct BenchFloor {
   std::optional<double> stated_tflops;
 };
 
+// The other arm of a point.
+struct PeerFigures {
+  std::string arm;  // "humming fp8 per token"
+  Json versions;    // of its packages
+  double relative =
+      1e300;         // Frobenius distance of its results from ours, over ours; of the worst set
+  double limit = 0;  // beyond which it is not timed
+  std::vector<double> samples_us;
+  double passes_differ_pct = 0;
+
+  [[nodiscard]] bool agrees() const { return relative <= limit; }
+};
+
 struct BenchPoint {
   const ShardPlan* plan = nullptr;   // of what is held
   const ShardPlan* whole = nullptr;  // of all ranks
@@ -73,6 +87,7 @@ struct BenchPoint {
   std::vector<BenchSetWork> sets;   // of a graph; `work` is their mean then
   double eager_us = 0;              // of a graph: one of its calls, eagerly
   std::optional<BenchFloor> floor;  // of a graph
+  std::optional<PeerFigures> peer;  // of a graph
   std::vector<Trace> traces;
 };
 

@@ -44,8 +44,8 @@ class ReplayedLayer {
   // Calls every set eagerly, then replays, from poisoned memory each time. One finding MOXIE-R021
   // for each set whose replay has other bits or flags.
   std::vector<Finding> compare();
-  // The first set's eager result; after compare().
-  [[nodiscard]] const std::vector<std::uint16_t>& y() const { return eager_.front().y; }
+  // A set's eager result; after compare().
+  [[nodiscard]] const std::vector<std::uint16_t>& y(std::size_t set) const { return eager_[set].y; }
 
   // Microseconds of one replay or one eager pass, divided by the number of sets.
   double replay_us() { return replay_.replay_us() / static_cast<double>(replay_.sets()); }

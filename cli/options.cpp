@@ -346,6 +346,9 @@ void add_bench_options(CLI::App* verb, BenchArgs& args) {
   add_count<std::uint64_t>(verb, "--sets", args.sets,
                            "routing sets in a graph (default 8 to 64 tokens, 4 to 512, else 2)",
                            std::uint64_t{1});
+  add_choice<BenchPeer>(verb, "--vs", args.peer, {BenchPeer::torch, BenchPeer::humming},
+                        "times it too, in alternation, on one rank of a GPU");
+  verb->add_option("--python", args.python, "the interpreter of --vs (default python3)");
   add_count<unsigned>(verb, "--rank", args.rank, "one rank of the plan alone, with random weights");
   add_tp_list(verb, args.plan);
   add_shared_plan_options(verb, args.plan);

@@ -110,6 +110,10 @@ std::string_view name_of(BenchWay way);
 enum class BenchWeights : std::uint8_t { synth, random };
 std::string_view name_of(BenchWeights weights);
 
+// Who else runs a point, in alternation.
+enum class BenchPeer : std::uint8_t { torch, humming };
+std::string_view name_of(BenchPeer peer);
+
 struct BenchArgs {
   std::string problem = "deepseek-v4-flash";
   std::optional<std::uint64_t> experts;  // instead of the problem's
@@ -119,6 +123,8 @@ struct BenchArgs {
   std::optional<BenchWeights> weights;  // default: random on a GPU
   std::optional<unsigned> rank;         // alone
   std::optional<std::uint64_t> sets;    // of a graph
+  std::optional<BenchPeer> peer;
+  std::string python = "python3";  // that runs the peer
   GivenPlan plan;
   std::vector<std::uint64_t> tokens;
   std::optional<std::uint64_t> top_k;

@@ -67,9 +67,11 @@ void draw_expert(const ShardPlan& plan, const RankPlan& rank, std::uint64_t expe
                  std::uint64_t seed, std::span<std::byte> blob) {
   for (const PackedSegment& segment : plan.layout.segments) {
     const SegmentSource source = source_of(segment.segment);
-    // Gate and up have one input, and one scale of it.
-    const auto same = source.part == Part::act_dequant_mul && source.is_cut_by_rows();
-    const Segment named = same ? Segment::up_act_dequant_mul : segment.segment;
+    // Gate and up have one input, and share its scale and their global as checkpoints have them.
+    const bool same = source.is_scalar() && source.is_cut_by_rows();
+    const Segment named = !same                              ? segment.segment
+                          : source.part == Part::dequant_mul ? Segment::up_dequant_mul
+                                                             : Segment::up_act_dequant_mul;
     const Stream stream(seed, {rank.rank, expert, static_cast<std::uint64_t>(named)});
     std::uint64_t rows = segment.rows;
     std::uint64_t row_bytes = segment.row_bytes;
