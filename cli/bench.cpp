@@ -17,6 +17,7 @@
 #include "cli/bench_record.hpp"
 #include "cli/bench_sets.hpp"
 #include "cli/bench_sweep.hpp"
+#include "cli/bench_table.hpp"
 #include "cli/bench_timing.hpp"
 #include "cli/references.hpp"
 #include "cli/run_subject.hpp"
@@ -70,7 +71,6 @@ class Bench {
   int run() {
     catch_interrupts();
     choose_ways();
-    table_ = empty_table(way_, args_.peer);
     const std::unique_ptr<TemporaryCheckpoint> made = make_checkpoint();
     RunArgs run_args = args_of_run(made != nullptr ? made->folder() : problem_.folder);
     const RunSubject subject(run_args);
@@ -94,6 +94,7 @@ class Bench {
                 .ceilings = ceilings_of(subject.plans().front().target, threads),
                 .build = build_json(),
                 .host = host_json()};
+    table_.emplace(way_, args_.peer, setting_.ceilings);
     if (!args_.act_margins.empty()) {
       run_args.tokens = token_counts().back();
       ActMarginSweep(subject, run_args, setting_, console_).run(args_.act_margins);
@@ -115,7 +116,7 @@ class Bench {
       for (std::size_t plan = 0; plan < subject.plans().size(); ++plan)
         run_plan(subject, plan, sets, references);
     }
-    finish();
+    console_.print_text(table_->text(setting_));
     return passed_ ? 0 : static_cast<int>(ErrorCode::verdict);
   }
 
@@ -349,7 +350,7 @@ class Bench {
     record.set("ok", ok).set("findings", to_json(findings));
     console_.print_line(record);
     console_.talk(findings);
-    add_row(point);
+    table_->add(point);
   }
 
   // Whether the record is slower than its baseline by more than is allowed.
@@ -373,87 +374,6 @@ class Bench {
     return true;
   }
 
-  void add_row(const BenchPoint& point) {
-    const bool timed = !point.samples_us.empty();
-    const SampleSummary summary = timed ? summarise(point.samples_us) : SampleSummary{};
-    const Rates rates = rates_of(point.work, setting_.ceilings, point.tokens, summary.median_us);
-    const auto figure = [&](std::string text) { return timed ? std::move(text) : "-"; };
-    std::vector<std::string> row = {fmt::to_string(point.tokens), fmt::to_string(point.whole->tp),
-                                    std::string(name_of(point.mode))};
-    const auto add = [&](std::string text) { row.push_back(figure(std::move(text))); };
-    if (point.floor) {
-      add(fmt::format("{:.1f} [{:.1f}]", summary.median_us, summary.iqr_us));
-      row.push_back(fmt::format("{:.1f}", point.floor->us));
-      add(fmt::format("{:.3f}", summary.median_us / point.floor->us));
-      row.push_back(fmt::to_string(point.work.active_experts));
-    } else {
-      add(fmt::format("{:.3f} [{:.3f}]", summary.median_us * 1e-3, summary.iqr_us * 1e-3));
-      add(fmt::format("{:.1f}", rates.tokens_per_s));
-    }
-    add(fmt::format("{:.2f}", rates.gbps));
-    add(fmt::format("{:.4f}", rates.tflops));
-    if (!point.floor) add(percent_text(rates.percent));
-    row.push_back(fmt::format("{:.3f}", point.check.whole.max_err_over_bound));
-    if (args_.peer) {
-      const bool ran = point.peer && !point.peer->samples_us.empty();
-      const double theirs = ran ? summarise(point.peer->samples_us).median_us : 0;
-      row.push_back(ran ? fmt::format("{:.1f}", theirs) : "-");
-      row.push_back(ran ? fmt::format("{:.3f}", theirs / summary.median_us) : "-");
-    }
-    table_->add_row(std::move(row));
-    last_ = point.plan;
-  }
-
-  [[nodiscard]] static Table empty_table(BenchWay way, std::optional<BenchPeer> peer) {
-    if (way == BenchWay::graph) {
-      std::vector<std::string> head = {"tokens",   "tp",       "mode",    "us, median [IQR]",
-                                       "floor us", "ratio",    "experts", "GB/s",
-                                       "Tflop/s",  "err/bound"};
-      if (peer) {
-        head.push_back(fmt::format("{} us", name_of(*peer)));
-        head.push_back(fmt::format("{} / ours, > 1: ours is faster", name_of(*peer)));
-      }
-      return Table(std::move(head));
-    }
-    return Table({"tokens", "tp", "mode", "ms, median [IQR]", "tokens/s", "GB/s", "Tflop/s",
-                  "% of ceiling", "err/bound"});
-  }
-
-  // What is timed, and against what.
-  [[nodiscard]] std::string method_text() const {
-    if (way_ == BenchWay::eager) {
-      return fmt::format(
-          "Inside the timed region: one call, slots to bf16 result; outside: routing, packing, "
-          "checks.\nCeilings measured in this process: {}.",
-          ceilings_text(setting_.ceilings));
-    }
-    std::string text = fmt::format(
-        "Replays of a graph of independent routing sets, divided by their number; a call is timed "
-        "from ids to bf16 result.\nRatio: median over floor, 1 is the best. Floor: reading the "
-        "weights of the experts in use, by the curve measured in this process");
-    if (const std::optional<double> rate = stated_tflops(*last_))
-      text += fmt::format(", or their products at {} Tflop/s as stated for an H200", *rate);
-    text += ".\nRead curve:";
-    for (const ReadPoint& at : setting_.curve.points) {
-      text += fmt::format(" {:.1f} MB {:.1f} us", static_cast<double>(at.bytes) * 1e-6, at.us);
-      text += &at == &setting_.curve.points.back() ? "." : ",";
-    }
-    return text;
-  }
-
-  void finish() {
-    const ShardPlan& plan = *last_;
-    const std::string rank = setting_.rank
-                                 ? fmt::format(", rank {} alone with {} experts", *setting_.rank,
-                                               plan.ranks.front().experts.count())
-                                 : "";
-    console_.print_text(fmt::format(
-        "{}: {} experts, hidden {}, inter {}{}, {}, activations {}, "
-        "{}\n{}\n\n{}",
-        setting_.model, plan.experts, plan.hidden, plan.inter().original.value, rank,
-        name_of(plan.format), acts_text(plan), plan.kernel, method_text(), table_->to_markdown()));
-  }
-
   const BenchArgs& args_;
   const Console& console_;
   BenchProblem problem_;
@@ -465,8 +385,7 @@ class Bench {
   std::size_t layer_plan_ = 0;
   std::map<std::string, double> baseline_;
   CacheFlusher flusher_;
-  std::optional<Table> table_;
-  const ShardPlan* last_ = nullptr;
+  std::optional<BenchTable> table_;
   bool passed_ = true;
 };
 

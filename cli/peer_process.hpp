@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A child process that answers one line of JSON with another.
+// A child process that answers one line of JSON with another. Needs settle_streams(): a write to a
+// child that has ended must not be a signal.
 #pragma once
 
 #include <string>
