@@ -10,7 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "cli/console.hpp"
@@ -28,9 +28,9 @@ struct Pipe {
 Pipe make_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw Error(
-        ErrorCode::environment,
-        {.code = "MOXIE-E001", .message = "no pipe could be made", .got = std::strerror(errno)});
+    throw Error(ErrorCode::environment, {.code = "MOXIE-E001",
+                                         .message = "no pipe could be made",
+                                         .got = std::generic_category().message(errno)});
   }
   return {ends[0], ends[1]};
 }
@@ -62,7 +62,7 @@ PeerProcess::PeerProcess(const std::vector<std::string>& command) : name_(comman
   throw Error(ErrorCode::environment, {.code = "MOXIE-B006",
                                        .message = "the peer's interpreter can not be started",
                                        .expected = "a Python 3 with the peer's packages",
-                                       .got = name_ + ": " + std::strerror(code),
+                                       .got = name_ + ": " + std::generic_category().message(code),
                                        .hint = "name one with --python"});
 }
 

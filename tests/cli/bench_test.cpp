@@ -420,8 +420,8 @@ TEST_F(Bench, RefusesWhatDoesNotGoTogetherB005) {
   const std::string model = synth("model");
   for (const Words& options :
        {Words{"--problem", "tiny", "--mode", "graph"}, Words{"--problem", "tiny", "--sets", "2"},
-        Words{"--problem", "tiny", "--rank", "0"}, Words{"--problem", model, "--rank", "0"},
-        Words{"--problem", model, "--weights", "random"},
+        Words{"--problem", "tiny", "--vs", "torch"}, Words{"--problem", "tiny", "--rank", "0"},
+        Words{"--problem", model, "--rank", "0"}, Words{"--problem", model, "--weights", "random"},
         Words{"--problem", model, "--experts", "2"}})
     expect_refusal(2, "MOXIE-B005", Words{"bench"} + options);
   expect_refusal(2, "MOXIE-P001",
