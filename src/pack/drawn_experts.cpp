@@ -25,7 +25,7 @@ constexpr unsigned kUe4m3Choices = 126;  // 0x01 .. 0x7E
 std::byte scale_of(BlockFormat format, unsigned random_byte) {
   return static_cast<std::byte>(format == BlockFormat::mxfp4
                                     ? kLeastE8m0 + random_byte % kE8m0Choices
-                                    : 1 + random_byte * kUe4m3Choices / 256);
+                                    : 1 + (random_byte * kUe4m3Choices >> 8));
 }
 
 // Between 1 and 2.
