@@ -28,7 +28,7 @@ class Peer {
 
   // Hands over the sets of a point and our results. What comes back says how near the peer's are.
   PeerFigures prepare(const BenchSets& sets, const ReplayedLayer& ours);
-  // Times of the prepared point, of one call each.
+  // Times of the prepared point, of one call each, after kWarmSeconds.
   std::vector<double> replay(std::uint64_t replays);
 
  private:

@@ -20,7 +20,6 @@ namespace {
 constexpr double kPassSeconds = 10;
 constexpr std::uint64_t kLeastSamples = 3;
 constexpr int kMostTries = 3;  // of a point whose two passes differ
-constexpr double kWarmSeconds = 0.1;
 
 // The host's data of every set. y is never touched: results stay on the device until they are asked
 // for.

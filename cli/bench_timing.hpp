@@ -13,6 +13,9 @@
 
 namespace moxie::cli {
 
+// Every arm replays for so long before a pass, until clocks are up.
+inline constexpr double kWarmSeconds = 0.1;
+
 // Whether these bf16 numbers are within half a unit in the last place of the exact ones.
 bool is_rounded(const std::vector<std::uint16_t>& bf16, const std::vector<float>& exact);
 
@@ -50,7 +53,7 @@ class ReplayedLayer {
   // Microseconds of one replay or one eager pass, divided by the number of sets.
   double replay_us() { return replay_.replay_us() / static_cast<double>(replay_.sets()); }
   double eager_us() { return replay_.call_us() / static_cast<double>(replay_.sets()); }
-  // Until clocks are up.
+  // For kWarmSeconds.
   void warm();
 
  private:

@@ -5,7 +5,7 @@
 usage: peer.py ARM FOLDER. ARM is torch or humming; FOLDER holds problem.json and weights.bin as bench writes them.
 Speaks JSON, one object a line: a greeting, then an answer to each line of stdin:
   {"do": "point", "folder": F, "tokens": T, "sets": R}  captures a graph of R calls, compares with moxie's results in F
-  {"do": "go", "replays": N}                            replays the last point; microseconds a call
+  {"do": "go", "replays": N, "warm_s": S}               replays the last point; microseconds a call, after S seconds
 An answer with "error" ends the process. Inside the timed region: gather, two grouped products, activation, weighted
 sum. Outside: sorting slots by expert, which flatters this arm by a few microseconds.
 """
@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import sys
+import time
 
 # What libraries print goes to stderr; answers have the first stdout for themselves.
 ANSWERS = os.fdopen(os.dup(1), "w")
@@ -283,7 +284,9 @@ class Humming(Arm):
             ids.append(np.concatenate((mine, np.full(count * block - len(mine), len(one["valid"])))))
             blocks += [expert] * count
         ids = np.concatenate(ids).astype(np.int32)
-        as_tensor = lambda values: torch.tensor(values, dtype=torch.int32, device="cuda")
+        def as_tensor(values):
+            return torch.tensor(values, dtype=torch.int32, device="cuda")
+
         return {"sorted_ids": as_tensor(ids), "expert_ids": as_tensor(np.array(blocks)),
                 "num_tokens_padded": as_tensor(len(ids))}
 
@@ -336,6 +339,12 @@ class Point:
     def distance(one):
         error = (one["y"].double() - one["moxie"].double()).norm() / one["moxie"].double().norm()
         return float(error) if torch.isfinite(error) else 1e300
+
+    def warm(self, seconds):
+        """Replays until clocks are up, as the other arm does."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.times(1)
 
     def times(self, replays):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -397,6 +406,7 @@ def main():
                 point = best_point(arms, request)
                 answer(arm=point.arm.name, relative=point.relative)
             else:
+                point.warm(request["warm_s"])
                 answer(times_us=point.times(request["replays"]))
 
 
