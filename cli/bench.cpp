@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// moxie bench: check, then time, cold and warm; one record a point.
+// moxie bench: check, then time, cold and warm or replayed; one record a point and mode.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "cli/act_scales.hpp"
+#include "cli/bench_floor.hpp"
+#include "cli/bench_peer.hpp"
 #include "cli/bench_problem.hpp"
 #include "cli/bench_record.hpp"
+#include "cli/bench_sets.hpp"
 #include "cli/bench_sweep.hpp"
-#include "cli/layer_call.hpp"
+#include "cli/bench_table.hpp"
+#include "cli/bench_timing.hpp"
 #include "cli/references.hpp"
 #include "cli/run_subject.hpp"
 #include "moxie/report.hpp"
@@ -25,73 +27,12 @@ namespace moxie::cli {
 
 namespace {
 
-// A pass ends after so many seconds even with samples missing; the record says how many there were.
-constexpr double kPassSeconds = 10;
-constexpr std::uint64_t kLeastSamples = 3;
-constexpr int kMostTries = 3;  // of a point whose two passes differ
+constexpr std::uint64_t kEagerSamples = 20;
+constexpr std::uint64_t kGraphSamples = 40;
+constexpr int kEagerPasses = 5;  // of a graph's calls, for the record
+// Tokens of a point on a GPU that are held against the reference; its layers are large.
+constexpr std::uint64_t kMostChecked = 8;
 const std::vector<std::uint64_t> kDefaultTokens = {1, 8, 64};
-
-// One call after another into a bf16 result, as an engine would make them.
-class TimedLayer {
- public:
-  TimedLayer(const MoeLayer& layer, const Probe& probe)
-      : call_(layer, probe.tokens), probe_(probe), y_(probe.tokens * probe.hidden) {}
-
-  // Microseconds of one call.
-  double call() {
-    LayerIo io = io_of(probe_, y_.data(), DType::bf16, &flags_);
-    io.trace = &trace_;
-    return call_layer(call_, io);
-  }
-  void evict() { call_.evict(); }
-  [[nodiscard]] const Trace& trace() const { return trace_; }
-  // Whether the bf16 result is within half a unit in the last place of this one.
-  [[nodiscard]] bool result_is(const std::vector<float>& exact) const {
-    for (std::size_t i = 0; i < y_.size(); ++i) {
-      const auto got = std::bit_cast<float>(static_cast<std::uint32_t>(y_[i]) << 16);
-      if (!(std::abs(got - exact[i]) <= std::ldexp(std::abs(exact[i]), -8))) return false;
-    }
-    return true;
-  }
-
- private:
-  HostCall call_;
-  const Probe& probe_;
-  std::vector<std::uint16_t> y_;  // [tokens, hidden] bf16
-  Trace trace_;
-  std::uint32_t flags_ = 0;
-};
-
-// Two passes of half the samples each, repeated while they differ.
-void measure(TimedLayer& layer, std::uint64_t samples, CacheFlusher& flusher, BenchPoint& point) {
-  const auto pass = [&] {
-    std::vector<double> times;
-    const Stopwatch watch;
-    for (std::uint64_t i = 0; i < std::max((samples + 1) / 2, kLeastSamples); ++i) {
-      if (i >= kLeastSamples && watch.seconds() > kPassSeconds) break;
-      if (interrupted())
-        throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
-      if (point.mode == BenchMode::cold) {
-        flusher.flush();
-        layer.evict();
-      }
-      times.push_back(layer.call());
-      point.traces.push_back(layer.trace());
-    }
-    return times;
-  };
-  for (int attempt = 0; attempt < kMostTries; ++attempt) {
-    point.traces.clear();
-    const std::vector<double> first = pass();
-    const std::vector<double> second = pass();
-    const double a = summarise(first).median_us;
-    const double b = summarise(second).median_us;
-    point.passes_differ_pct = 100 * (std::max(a, b) / std::min(a, b) - 1);
-    point.samples_us = first;
-    point.samples_us.insert(point.samples_us.end(), second.begin(), second.end());
-    if (point.passes_differ_pct <= kMostPassesDiffer) return;
-  }
-}
 
 // Records of an earlier run by identity.
 std::map<std::string, double> read_baseline(const std::filesystem::path& path) {
@@ -129,12 +70,8 @@ class Bench {
 
   int run() {
     catch_interrupts();
-    std::unique_ptr<TemporaryCheckpoint> made;
-    if (problem_.folder.empty()) {
-      if (args_.plan.format) problem_.synth.format = args_.plan.format;
-      problem_.synth.seed = seed();
-      made = std::make_unique<TemporaryCheckpoint>(problem_.synth, console_.progress("synth"));
-    }
+    choose_ways();
+    const std::unique_ptr<TemporaryCheckpoint> made = make_checkpoint();
     RunArgs run_args = args_of_run(made != nullptr ? made->folder() : problem_.folder);
     const RunSubject subject(run_args);
     console_.talk(subject.findings());
@@ -145,30 +82,93 @@ class Bench {
                 .kernel_align = args_.plan.kernel_align,
                 .threads = args_.threads,
                 .threads_used = threads,
+                .way = way_,
+                .weights = weights_,
+                .makes_weights = problem_.folder.empty(),
+                .rank = args_.rank,
+                .peer = args_.peer,
+                .experts = args_.experts,
+                .hidden = args_.hidden,
+                .inter = args_.inter,
+                .device = on_gpu() ? device_json() : Json(),
                 .ceilings = ceilings_of(subject.plans().front().target, threads),
                 .build = build_json(),
                 .host = host_json()};
+    table_.emplace(way_, args_.peer, setting_.ceilings);
     if (!args_.act_margins.empty()) {
       run_args.tokens = token_counts().back();
       ActMarginSweep(subject, run_args, setting_, console_).run(args_.act_margins);
       return 0;
     }
     // What can be refused is refused before the first record.
-    std::vector<RunProbe> probes;
+    std::vector<BenchSets> points;
     for (const std::uint64_t tokens : token_counts()) {
       run_args.tokens = tokens;
-      probes.push_back(make_run_probe(run_args, subject));
-      console_.talk(probes.back().findings);
+      points.push_back(way_ == BenchWay::eager ? make_set(run_args, subject)
+                                               : make_sets(run_args, subject, sets_of(tokens)));
+      console_.talk(points.back().findings);
     }
-    for (const RunProbe& probe : probes) {
-      References references(subject, probe.probe, console_);
-      for (const ShardPlan& plan : subject.plans()) run_plan(subject, plan, probe, references);
+    if (args_.peer) std::ranges::for_each(subject.plans(), require_peer_runs);
+    if (way_ == BenchWay::graph) measure_curve(subject, points);
+    for (const BenchSets& sets : points) {
+      References references(subject, sets.probes.front(), console_,
+                            on_gpu() ? kMostChecked : ~std::uint64_t{0});
+      for (std::size_t plan = 0; plan < subject.plans().size(); ++plan)
+        run_plan(subject, plan, sets, references);
     }
-    finish();
+    console_.print_text(table_->text(setting_));
     return passed_ ? 0 : static_cast<int>(ErrorCode::verdict);
   }
 
  private:
+  [[nodiscard]] bool on_gpu() const {
+    return args_.plan.target.value_or(Target::cpu) != Target::cpu;
+  }
+
+  // What the target suggests, unless the options say otherwise; and what goes together.
+  void choose_ways() {
+    const auto refuse = [](std::string message, std::string expected, std::string got) {
+      throw Error(ErrorCode::usage, {.code = "MOXIE-B005",
+                                     .message = std::move(message),
+                                     .expected = std::move(expected),
+                                     .got = std::move(got)});
+    };
+    const bool own = !problem_.folder.empty();
+    way_ = args_.way.value_or(on_gpu() ? BenchWay::graph : BenchWay::eager);
+    weights_ =
+        args_.weights.value_or(on_gpu() && !own ? BenchWeights::random : BenchWeights::synth);
+    if (way_ == BenchWay::graph && !on_gpu())
+      refuse("the CPU has no graphs", "--mode eager, or a --target with graphs", "--mode graph");
+    if (args_.peer && way_ != BenchWay::graph)
+      refuse("a peer is timed against a graph", "--mode graph", "--mode eager");
+    if (args_.sets && way_ != BenchWay::graph)
+      refuse("--sets are of a graph", "--mode graph", "--mode eager");
+    if (own && (args_.weights || args_.experts || args_.hidden || args_.inter || args_.rank)) {
+      refuse("a checkpoint has weights and sizes of its own",
+             "no --weights, --experts, --hidden, --inter and --rank", problem_.name);
+    }
+    if (!args_.act_margins.empty() && args_.rank)
+      refuse("a sweep is of all ranks", "no --rank", fmt::to_string(*args_.rank));
+  }
+
+  [[nodiscard]] std::unique_ptr<TemporaryCheckpoint> make_checkpoint() {
+    if (!problem_.folder.empty()) return nullptr;
+    SynthOptions& synth = problem_.synth;
+    if (args_.plan.format) synth.format = args_.plan.format;
+    if (args_.experts) synth.experts = args_.experts;
+    if (args_.hidden) synth.hidden = args_.hidden;
+    if (args_.inter) synth.inter = args_.inter;
+    synth.seed = seed();
+    if (weights_ == BenchWeights::random) return std::make_unique<TemporaryCheckpoint>(synth);
+    return std::make_unique<TemporaryCheckpoint>(synth, console_.progress("synth"));
+  }
+
+  [[nodiscard]] std::uint64_t sets_of(std::uint64_t tokens) const {
+    const std::optional<GivenRouting>& routing = args_.routing ? args_.routing : problem_.routing;
+    const bool file = routing && routing->source == RoutingSource::file;
+    return args_.sets.value_or(file ? 1 : default_sets(tokens));
+  }
+
   [[nodiscard]] std::uint64_t seed() const { return args_.seed.value_or(problem_.seed); }
   [[nodiscard]] std::vector<std::uint64_t> token_counts() const {
     if (!args_.tokens.empty()) return args_.tokens;
@@ -183,6 +183,8 @@ class Bench {
     run.routing = args_.routing ? args_.routing : problem_.routing;
     run.seed = seed();
     run.threads = args_.threads;
+    if (weights_ == BenchWeights::random && problem_.folder.empty()) run.weights_seed = seed();
+    run.rank = args_.rank;
     return run;
   }
 
@@ -200,43 +202,140 @@ class Bench {
     plan.act_scale = ActScale::warmup;
   }
 
-  void run_plan(const RunSubject& subject, const ShardPlan& plan, const RunProbe& probe,
+  // At the usual sizes and at those that the points read.
+  void measure_curve(const RunSubject& subject, const std::vector<BenchSets>& points) {
+    std::vector<std::uint64_t> sizes = read_curve_sizes();
+    for (const ShardPlan& plan : subject.plans()) {
+      for (const BenchSets& sets : points)
+        sizes.push_back(mean_work(work_of(plan, sets)).bytes_weights);
+    }
+    setting_.curve = measure_read_curve(std::move(sizes));
+  }
+
+  static std::vector<BenchSetWork> work_of(const ShardPlan& plan, const BenchSets& sets) {
+    std::vector<BenchSetWork> work;
+    for (std::size_t set = 0; set < sets.probes.size(); ++set) {
+      work.push_back(
+          {.seed = sets.seeds[set], .work = count_work(plan, sets.probes[set], DType::bf16)});
+    }
+    return work;
+  }
+
+  void run_plan(const RunSubject& subject, std::size_t number, const BenchSets& sets,
                 References& references) {
-    MoeLayer layer(plan, subject.spec(), subject.load(plan, {}));
-    const std::vector<Finding> warmed = warm_up(layer, probe.probe);
+    const ShardPlan& plan = subject.plans()[number];
+    const Probe& probe = sets.probes.front();
+    MoeLayer& layer = layer_of(subject, number);
+    const std::vector<Finding> warmed = warm_up(layer, probe);
     const CheckedRun checked = references.check(layer);
-    TimedLayer timed(layer, probe.probe);
-    timed.call();
     BenchPoint point{.plan = &plan,
-                     .tokens = probe.probe.tokens,
-                     .top_k = probe.probe.top_k,
-                     .routing = probe.routing,
-                     .rank_slots = slots_of_ranks(plan, probe.probe),
-                     .work = count_work(subject.config(), plan.format, probe.probe, DType::bf16),
+                     .whole = &subject.whole_plans()[number],
+                     .tokens = probe.tokens,
+                     .top_k = probe.top_k,
+                     .routing = sets.routing,
+                     .rank_slots = slots_of_ranks(plan, probe),
+                     .work = count_work(plan, probe, DType::bf16),
                      .check = figures_of(checked),
                      .findings = checked.whole.findings,
                      .samples_us = {},
+                     .sets = {},
                      .traces = {}};
     point.findings.insert(point.findings.end(), checked.stages.findings.begin(),
                           checked.stages.findings.end());
     point.findings.insert(point.findings.end(), warmed.begin(), warmed.end());
-    if (!timed.result_is(checked.y)) {
-      point.check.passed = false;
-      point.findings.push_back(
-          {.code = "MOXIE-R010", .message = "the bf16 result is not the f32 result rounded once"});
+    if (way_ == BenchWay::graph)
+      time_graph(layer, sets, checked.y, point);
+    else
+      time_calls(layer, probe, checked.y, point);
+  }
+
+  // Loaded once for all points that follow each other under one plan.
+  MoeLayer& layer_of(const RunSubject& subject, std::size_t plan) {
+    if (layer_ != nullptr && layer_plan_ == plan) return *layer_;
+    layer_.reset();
+    peer_.reset();
+    const ShardPlan& of = subject.plans()[plan];
+    std::vector<PackedExperts> experts = subject.load(of, {});
+    if (args_.peer) {
+      peer_ =
+          std::make_unique<Peer>(*args_.peer, args_.python, of, subject.spec(), experts.front());
     }
+    layer_ = std::make_unique<MoeLayer>(of, subject.spec(), std::move(experts));
+    layer_plan_ = plan;
+    return *layer_;
+  }
+
+  static void require_rounded(const std::vector<std::uint16_t>& y, const std::vector<float>& exact,
+                              BenchPoint& point) {
+    if (is_rounded(y, exact)) return;
+    point.check.passed = false;
+    point.findings.push_back(
+        {.code = "MOXIE-R010", .message = "the bf16 result is not the f32 result rounded once"});
+  }
+
+  void time_calls(const MoeLayer& layer, const Probe& probe, const std::vector<float>& exact,
+                  BenchPoint& point) {
+    TimedLayer timed(layer, probe);
+    timed.call();
+    require_rounded(timed.y(), exact, point);
     for (const BenchMode mode : {BenchMode::cold, BenchMode::warm}) {
       point.mode = mode;
-      if (point.check.passed) measure(timed, args_.samples, flusher_, point);
+      const auto sample = [&] {
+        if (mode == BenchMode::cold) {
+          flusher_.flush();
+          timed.evict();
+        }
+        const double us = timed.call();
+        point.traces.push_back(timed.trace());
+        return us;
+      };
+      if (point.check.passed) measure_passes(args_.samples.value_or(kEagerSamples), sample, point);
       report(point);
       if (!point.check.passed) break;  // a wrong result is not worth a time
     }
   }
 
+  void time_graph(const MoeLayer& layer, const BenchSets& sets, const std::vector<float>& exact,
+                  BenchPoint& point) {
+    point.mode = BenchMode::graph;
+    point.sets = work_of(*point.plan, sets);
+    point.work = mean_work(point.sets);
+    point.floor = floor_of(*point.plan, point.sets, setting_.curve);
+    ReplayedLayer replayed(layer, sets);
+    const std::vector<Finding> differing = replayed.compare();
+    point.findings.insert(point.findings.end(), differing.begin(), differing.end());
+    point.check.passed = point.check.passed && differing.empty();
+    require_rounded(replayed.y(0), exact, point);
+    if (point.check.passed) {
+      std::vector<double> eager;
+      for (int pass = 0; pass < kEagerPasses; ++pass) eager.push_back(replayed.eager_us());
+      point.eager_us = summarise(std::move(eager)).median_us;
+      if (peer_ != nullptr) {
+        point.peer = peer_->prepare(sets, replayed);
+        if (!point.peer->agrees()) {
+          point.findings.push_back(
+              {.code = "MOXIE-B007",
+               .severity = Severity::warning,
+               .message = point.peer->arm + " has another result; it is not timed",
+               .expected = fmt::format("a relative distance of at most {}", point.peer->limit),
+               .got = fmt::format("{:.3g}", point.peer->relative)});
+        }
+      }
+      if (point.peer && point.peer->agrees()) {
+        measure_alternately(args_.samples.value_or(kGraphSamples), replayed, *peer_, point);
+        return report(point);
+      }
+      replayed.warm();
+      measure_passes(
+          args_.samples.value_or(kGraphSamples), [&] { return replayed.replay_us(); }, point);
+    }
+    report(point);
+  }
+
   void report(const BenchPoint& point) {
     Json record = record_of(setting_, point);
     const auto name =
-        fmt::format("{} tokens, tp {}, {}", point.tokens, point.plan->tp, name_of(point.mode));
+        fmt::format("{} tokens, tp {}, {}", point.tokens, point.whole->tp, name_of(point.mode));
     std::vector<Finding> findings = point.findings;
     if (point.passes_differ_pct > kMostPassesDiffer) {
       findings.push_back({.code = "MOXIE-B003",
@@ -251,7 +350,7 @@ class Bench {
     record.set("ok", ok).set("findings", to_json(findings));
     console_.print_line(record);
     console_.talk(findings);
-    add_row(point);
+    table_->add(point);
   }
 
   // Whether the record is slower than its baseline by more than is allowed.
@@ -275,42 +374,18 @@ class Bench {
     return true;
   }
 
-  void add_row(const BenchPoint& point) {
-    const bool timed = !point.samples_us.empty();
-    const SampleSummary summary = timed ? summarise(point.samples_us) : SampleSummary{};
-    const Rates rates = rates_of(point.work, setting_.ceilings, point.tokens, summary.median_us);
-    const auto figure = [&](std::string text) { return timed ? std::move(text) : "-"; };
-    table_.add_row(
-        {fmt::to_string(point.tokens), fmt::to_string(point.plan->tp),
-         std::string(name_of(point.mode)),
-         figure(fmt::format("{:.3f} [{:.3f}]", summary.median_us * 1e-3, summary.iqr_us * 1e-3)),
-         figure(fmt::format("{:.1f}", rates.tokens_per_s)),
-         figure(fmt::format("{:.2f}", rates.gbps)), figure(fmt::format("{:.4f}", rates.tflops)),
-         figure(percent_text(rates.percent)),
-         fmt::format("{:.3f}", point.check.whole.max_err_over_bound)});
-    last_ = *point.plan;
-  }
-
-  void finish() {
-    console_.print_text(fmt::format(
-        "{}: {} experts, hidden {}, inter {}, {}, activations {}, {}\n"
-        "Inside the timed region: one call, slots to bf16 result; outside: routing, packing, "
-        "checks.\n"
-        "Ceilings measured in this process: {}.\n\n{}",
-        setting_.model, last_.experts, last_.hidden, last_.inter().original.value,
-        name_of(last_.format), acts_text(last_), last_.kernel, ceilings_text(setting_.ceilings),
-        table_.to_markdown()));
-  }
-
   const BenchArgs& args_;
   const Console& console_;
   BenchProblem problem_;
+  BenchWay way_ = BenchWay::eager;
+  BenchWeights weights_ = BenchWeights::synth;
   BenchSetting setting_;
+  std::unique_ptr<Peer> peer_;
+  std::unique_ptr<MoeLayer> layer_;
+  std::size_t layer_plan_ = 0;
   std::map<std::string, double> baseline_;
   CacheFlusher flusher_;
-  Table table_{{"tokens", "tp", "mode", "ms, median [IQR]", "tokens/s", "GB/s", "Tflop/s",
-                "% of ceiling", "err/bound"}};
-  ShardPlan last_;
+  std::optional<BenchTable> table_;
   bool passed_ = true;
 };
 

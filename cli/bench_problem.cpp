@@ -3,11 +3,9 @@
 #include "cli/bench_problem.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <system_error>
@@ -112,7 +110,7 @@ BenchProblem read_problem_file(const std::string& path) {
   problem.seed = file.count("seed").value_or(0);
   if (const auto routing = file.text("routing")) {
     problem.routing = routing_of(*routing);
-    if (!problem.routing) file.wrong("routing", "model|uniform|zipf:S|one:E|file:PATH");
+    if (!problem.routing) file.wrong("routing", "model|uniform|zipf[:S]|one:E|hot[:E]|file:PATH");
   }
   return problem;
 }
@@ -139,40 +137,32 @@ std::optional<GivenRouting> routing_of(const std::string& word) {
   const std::string name = word.substr(0, colon);
   const std::string value = colon < word.size() ? word.substr(colon + 1) : "";
   if (word == "uniform") return GivenRouting{};
+  if (word == "zipf") return routing_of("zipf:1");
+  if (word == "hot") return routing_of("hot:0");
   if (word == "model") return GivenRouting{.source = RoutingSource::model, .drawn = {}, .file = {}};
   if (name == "file" && !value.empty())
     return GivenRouting{.source = RoutingSource::file, .drawn = {}, .file = value};
-  Routing drawn{.kind = name == "one" ? RoutingKind::one : RoutingKind::zipf};
+  const bool zipf = name == "zipf";
+  if (!zipf && name != "one" && name != "hot") return std::nullopt;
+  Routing drawn{.kind = zipf            ? RoutingKind::zipf
+                        : name == "one" ? RoutingKind::one
+                                        : RoutingKind::hot};
   const char* end = value.data() + value.size();
-  const auto [rest, error] = name == "one" ? std::from_chars(value.data(), end, drawn.expert)
-                                           : std::from_chars(value.data(), end, drawn.exponent);
-  if ((name != "one" && name != "zipf") || error != std::errc() || rest != end) return std::nullopt;
+  const auto [rest, error] = zipf ? std::from_chars(value.data(), end, drawn.exponent)
+                                  : std::from_chars(value.data(), end, drawn.expert);
+  if (error != std::errc() || rest != end) return std::nullopt;
   return GivenRouting{.source = RoutingSource::drawn, .drawn = drawn, .file = {}};
 }
 
 TemporaryCheckpoint::TemporaryCheckpoint(const SynthOptions& options, const Progress& progress) {
-  std::string pattern = (fs::temp_directory_path() / "moxie-bench.XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    throw Error(ErrorCode::environment, {.code = "MOXIE-E001",
-                                         .message = "no temporary folder could be made",
-                                         .where = {.file = pattern}});
-  }
-  root_ = pattern;
-  folder_ = root_ / "model";
-  try {
-    SynthOptions with_progress = options;
-    with_progress.progress = progress;
-    synthesise(folder_, with_progress);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(root_, ignored);
-    throw;
-  }
+  SynthOptions with_progress = options;
+  with_progress.progress = progress;
+  synthesise(folder_, with_progress);
 }
 
-TemporaryCheckpoint::~TemporaryCheckpoint() {
-  std::error_code ignored;
-  fs::remove_all(root_, ignored);
+TemporaryCheckpoint::TemporaryCheckpoint(const SynthOptions& options) {
+  fs::create_directory(folder_);
+  synthesise_config(folder_, options);
 }
 
 }  // namespace moxie::cli

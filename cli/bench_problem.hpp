@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/temporary_folder.hpp"
 #include "cli/verbs.hpp"
 
 namespace moxie::cli {
@@ -33,15 +34,14 @@ std::optional<GivenRouting> routing_of(const std::string& word);
 class TemporaryCheckpoint {
  public:
   TemporaryCheckpoint(const SynthOptions& options, const Progress& progress);
-  ~TemporaryCheckpoint();
-  TemporaryCheckpoint(const TemporaryCheckpoint&) = delete;
-  TemporaryCheckpoint& operator=(const TemporaryCheckpoint&) = delete;
+  // The config files alone, for weights that are drawn; all of the config's experts by default.
+  explicit TemporaryCheckpoint(const SynthOptions& options);
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
 
  private:
-  std::filesystem::path root_;
-  std::filesystem::path folder_;
+  TemporaryFolder root_;
+  std::filesystem::path folder_ = root_.path() / "model";
 };
 
 }  // namespace moxie::cli

@@ -6,9 +6,11 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "cli/act_scales.hpp"
+#include "moxie/device.hpp"
 #include "moxie/report.hpp"
 
 namespace moxie::cli {
@@ -16,7 +18,7 @@ namespace moxie::cli {
 namespace {
 
 Json problem_json(const BenchSetting& setting, const BenchPoint& point) {
-  const ShardPlan& plan = *point.plan;
+  const ShardPlan& plan = *point.whole;
   Json problem;
   problem.set("model", setting.model).set("tokens", point.tokens).set("hidden", plan.hidden);
   problem.set("inter", plan.inter().original.value).set("experts", plan.experts);
@@ -24,13 +26,33 @@ Json problem_json(const BenchSetting& setting, const BenchPoint& point) {
   problem.set("format", name_of(plan.format)).set("act_format", name_of(plan.act_format));
   if (has_act_scales(plan)) problem.set("act_scale", name_of(plan.act_scale));
   problem.set("target", name_of(plan.target)).set("routing", point.routing);
-  return problem.set("seed", setting.seed);
+  problem.set("seed", setting.seed);
+  if (setting.makes_weights && setting.weights == BenchWeights::random)
+    problem.set("weights", name_of(setting.weights));
+  if (!setting.rank) return problem;
+  const RankPlan& alone = point.plan->ranks.front();
+  return problem.set("rank", *setting.rank)
+      .set("rank_inter", alone.slice.rows.count.value)
+      .set("rank_experts", alone.experts.count());
+}
+
+Json sets_json(const BenchPoint& point) {
+  Json sets = Json::array();
+  for (const BenchSetWork& set : point.sets) {
+    sets.push_back(Json::object()
+                       .set("seed", set.seed)
+                       .set("slots", set.work.slots)
+                       .set("active_experts", set.work.active_experts)
+                       .set("bytes_weights", set.work.bytes_weights));
+  }
+  return sets;
 }
 
 Json bench_check_json(const BenchPoint& point) {
   Json check = check_json(point.check);
   return check.set("max_tile_err", number_or_null(point.check.whole.worst_row))
-      .set("bound", number_or_null(point.check.whole.worst_bound));
+      .set("bound", number_or_null(point.check.whole.worst_bound))
+      .set("tokens", point.check.tokens);
 }
 
 Json timing_json(const BenchPoint& point) {
@@ -39,14 +61,51 @@ Json timing_json(const BenchPoint& point) {
   Json timing;
   timing.set("mode", name_of(point.mode)).set("samples", summary.samples);
   timing.set("median_us", summary.median_us).set("iqr_us", summary.iqr_us);
-  timing.set("p10", summary.p10_us).set("p90", summary.p90_us).set("host_us", summary.median_us);
+  timing.set("p10", summary.p10_us).set("p90", summary.p90_us);
+  if (point.mode == BenchMode::graph)
+    timing.set("eager_us", point.eager_us).set("sets", point.sets.size());
+  else
+    timing.set("host_us", summary.median_us);
   timing.set("passes_differ_pct", point.passes_differ_pct);
   return timing.set("rejected", point.passes_differ_pct > kMostPassesDiffer);
 }
 
+// What a GPU reads and does at least, and how far a graph is from it.
+Json graph_ceiling_json(const BenchSetting& setting, const BenchPoint& point, double median_us) {
+  const BenchFloor& floor = *point.floor;
+  Json curve = Json::array();
+  for (const ReadPoint& at : setting.curve.points)
+    curve.push_back(Json::object().set("bytes", at.bytes).set("us", at.us));
+  const double ratio = median_us > 0 ? median_us / floor.us : std::nan("");
+  Json ceiling;
+  ceiling.set("gbps_measured",
+              number_or_null(static_cast<double>(point.work.bytes_weights) * 1e-3 / floor.read_us));
+  ceiling.set("tflops_measured", Json()).set("percent", number_or_null(100 / ratio));
+  ceiling.set("floor_us", number_or_null(floor.us)).set("ratio", number_or_null(ratio));
+  ceiling.set("read_us", number_or_null(floor.read_us));
+  ceiling.set("flops_us", floor.stated_tflops ? Json(floor.flops_us) : Json());
+  ceiling.set("tflops_stated", floor.stated_tflops ? Json(*floor.stated_tflops) : Json());
+  return ceiling.set("read_curve", std::move(curve));
+}
+
+Json peer_json(const PeerFigures& peer, double our_median_us) {
+  Json json;
+  json.set("arm", peer.arm).set("versions", peer.versions);
+  json.set("relative", number_or_null(peer.relative)).set("limit", peer.limit);
+  json.set("outside_timed_region", "sorting slots by expert");
+  if (peer.samples_us.empty()) return json.set("timing", Json()).set("ratio", Json());
+  const SampleSummary summary = summarise(peer.samples_us);
+  Json timing;
+  timing.set("samples", summary.samples).set("median_us", summary.median_us);
+  timing.set("iqr_us", summary.iqr_us).set("p10", summary.p10_us).set("p90", summary.p90_us);
+  timing.set("passes_differ_pct", peer.passes_differ_pct)
+      .set("rejected", peer.passes_differ_pct > kMostPassesDiffer);
+  return json.set("timing", std::move(timing)).set("ratio", summary.median_us / our_median_us);
+}
+
 // The line that measures this point alone.
 std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
-  const ShardPlan& plan = *point.plan;
+  const ShardPlan& plan = *point.whole;
   std::string line = fmt::format(
       "moxie bench --problem {} --tokens {} --tp {} --ep {} --format {} --act-format {} "
       "--target {} --top-k {} --routing {} --seed {}",
@@ -58,6 +117,15 @@ std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
     line += fmt::format(" --act-margin {}", plan.act_margin);
   if (setting.kernel_align) line += fmt::format(" --kernel-align {}", *setting.kernel_align);
   if (setting.threads > 0) line += fmt::format(" --threads {}", setting.threads);
+  if (setting.experts) line += fmt::format(" --experts {}", *setting.experts);
+  if (setting.hidden) line += fmt::format(" --hidden {}", *setting.hidden);
+  if (setting.inter) line += fmt::format(" --inter {}", *setting.inter);
+  if (setting.rank) line += fmt::format(" --rank {}", *setting.rank);
+  if (plan.target == Target::cpu && setting.weights == BenchWeights::synth) return line;
+  if (setting.makes_weights) line += fmt::format(" --weights {}", name_of(setting.weights));
+  line += fmt::format(" --mode {}", name_of(setting.way));
+  if (setting.peer) line += fmt::format(" --vs {}", name_of(*setting.peer));
+  if (point.mode == BenchMode::graph) line += fmt::format(" --sets {}", point.sets.size());
   return line;
 }
 
@@ -72,7 +140,38 @@ std::string shell_word(const std::string& word) {
   return quoted + "'";
 }
 
-std::string_view name_of(BenchMode mode) { return mode == BenchMode::cold ? "cold" : "warm"; }
+std::string_view name_of(BenchMode mode) {
+  return mode == BenchMode::cold ? "cold" : mode == BenchMode::warm ? "warm" : "graph";
+}
+std::string_view name_of(BenchWay way) { return way == BenchWay::eager ? "eager" : "graph"; }
+std::string_view name_of(BenchWeights weights) {
+  return weights == BenchWeights::synth ? "synth" : "random";
+}
+
+std::string_view name_of(BenchPeer peer) { return peer == BenchPeer::torch ? "torch" : "humming"; }
+
+Json device_json() {
+  const GpuReport report = list_gpus();
+  if (report.gpus.empty()) return {};
+  const GpuInfo& gpu = report.gpus[report.current];
+  Json device;
+  device.set("name", gpu.name).set("cc", fmt::format("{}.{}", gpu.major, gpu.minor));
+  device.set("sms", gpu.multiprocessors).set("mem_bytes", gpu.memory_bytes);
+  return device.set("driver", report.driver).set("runtime", report.runtime);
+}
+
+RunWork mean_work(const std::vector<BenchSetWork>& sets) {
+  RunWork mean;
+  const auto average = [&](std::uint64_t RunWork::* field) {
+    std::uint64_t sum = sets.size() / 2;
+    for (const BenchSetWork& set : sets) sum += set.work.*field;
+    mean.*field = sets.empty() ? 0 : sum / sets.size();
+  };
+  for (const auto field : {&RunWork::slots, &RunWork::active_experts, &RunWork::flops,
+                           &RunWork::bytes_weights, &RunWork::bytes_acts})
+    average(field);
+  return mean;
+}
 
 Json record_of(const BenchSetting& setting, const BenchPoint& point) {
   const auto now =
@@ -85,16 +184,19 @@ Json record_of(const BenchSetting& setting, const BenchPoint& point) {
   record.set("schema", "moxie.bench/1").set("ok", point.check.passed);
   record.set("command", setting.command).set("repro", repro_of(setting, point));
   record.set("time_utc", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now)));
-  record.set("build", setting.build).set("host", setting.host).set("device", Json());
+  record.set("build", setting.build).set("host", setting.host).set("device", setting.device);
   record.set("problem", problem_json(setting, point));
   record.set("kernels", kernels_json(*point.plan, point.routing == "model"));
   record.set("layout", name_of(point.plan->layout.kind));
   record.set("kernel_width", point.plan->inter().kernel.value).set("threads", setting.threads_used);
   record.set("rank_slots", std::move(slots)).set("active_experts", point.work.active_experts);
+  if (!point.sets.empty()) record.set("sets", sets_json(point));
   record.set("check", bench_check_json(point)).set("timing", timing_json(point));
   record.set("stages", stages_json(point.traces)).set("work", work_json(point.work));
   record.set("rate", Json::object().set("tflops", rates.tflops).set("gbps", rates.gbps));
-  record.set("ceiling", ceiling_json(setting.ceilings, rates));
+  record.set("ceiling", point.floor ? graph_ceiling_json(setting, point, median)
+                                    : ceiling_json(setting.ceilings, rates));
+  if (point.peer) record.set("vs", peer_json(*point.peer, median));
   return record.set("findings", to_json(point.findings));
 }
 

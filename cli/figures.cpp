@@ -13,18 +13,25 @@
 
 namespace moxie::cli {
 
-RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& probe,
-                   DType output) {
+bool holds(const ShardPlan& plan, std::int32_t expert) {
+  if (expert < 0) return false;
+  const auto number = static_cast<std::uint64_t>(expert);
+  return std::ranges::any_of(plan.ranks, [&](const RankPlan& rank) {
+    return number >= rank.experts.first && number < rank.experts.end;
+  });
+}
+
+RunWork count_work(const ShardPlan& plan, const Probe& probe, DType output) {
   RunWork work;
-  std::vector<bool> active(config.experts);
+  std::vector<bool> active(plan.experts);
   for (const std::int32_t id : probe.topk_ids) {
-    if (id < 0 || static_cast<std::uint64_t>(id) >= config.experts) continue;
+    if (!holds(plan, id)) continue;
     ++work.slots;
     active[static_cast<std::size_t>(id)] = true;
   }
   work.active_experts = static_cast<std::uint64_t>(std::ranges::count(active, true));
-  const std::uint64_t weights = projections_of(config).size() * config.hidden * config.inter;
-  const std::uint64_t group = format == BlockFormat::mxfp4 ? 32 : 16;
+  const std::uint64_t weights = (plan.gated ? 3 : 2) * plan.hidden * plan.inter().original.value;
+  const std::uint64_t group = plan.format == BlockFormat::mxfp4 ? 32 : 16;
   work.flops = 2 * work.slots * weights;
   work.bytes_weights = work.active_experts * (weights / 2 + weights / group);
   work.bytes_acts = probe.x.size() + probe.tokens * probe.hidden * bits_of(output) / 8;
@@ -92,7 +99,8 @@ CheckFigures figures_of(const CheckedRun& checked) {
                        .down_max_err_over_bound = checked.stages.max_err_over_bound,
                        .down_relative_l2 = checked.stages.relative_l2,
                        .clamped = checked.reference->clamped,
-                       .reference_s = checked.reference_s};
+                       .reference_s = checked.reference_s,
+                       .tokens = checked.tokens};
   figures.whole.bound = {};
   figures.whole.findings = {};
   return figures;

@@ -17,8 +17,8 @@
 
 namespace moxie::cli {
 
-// Counted from the problem: real parts only, of experts that a token goes to. The same for every
-// plan.
+// Counted from the problem: real parts only, of experts that a token goes to and that a rank of the
+// plan holds. The same for every plan of all ranks.
 struct RunWork {
   std::uint64_t slots = 0;           // that are not masked
   std::uint64_t active_experts = 0;  // with at least one slot
@@ -27,7 +27,9 @@ struct RunWork {
   std::uint64_t bytes_acts = 0;      // x read once, y written once
 };
 // `output` is the type in which y is written.
-RunWork count_work(const ModelConfig& config, BlockFormat format, const Probe& probe, DType output);
+RunWork count_work(const ShardPlan& plan, const Probe& probe, DType output);
+// Whether a rank of the plan holds the expert.
+bool holds(const ShardPlan& plan, std::int32_t expert);
 // Slots that each rank of the plan computes.
 std::vector<std::uint64_t> slots_of_ranks(const ShardPlan& plan, const Probe& probe);
 
@@ -62,6 +64,7 @@ struct CheckFigures {
   double down_relative_l2 = 0;
   std::uint64_t clamped = 0;  // gates and ups that reached the activation limit
   double reference_s = 0;
+  std::uint64_t tokens = 0;  // that were checked
 };
 CheckFigures figures_of(const CheckedRun& checked);
 

@@ -75,8 +75,8 @@ std::vector<Number> parse_doubling(const std::string& flag, const std::vector<st
 GivenRouting parse_routing(const std::string& word) {
   const auto routing = routing_of(word);
   if (routing) return *routing;
-  throw CLI::ValidationError("--routing",
-                             "\"" + word + "\" is none of model|uniform|zipf:S|one:E|file:PATH");
+  throw CLI::ValidationError(
+      "--routing", "\"" + word + "\" is none of model|uniform|zipf[:S]|one:E|hot[:E]|file:PATH");
 }
 
 const std::vector kFormats = {BlockFormat::mxfp4, BlockFormat::nvfp4};
@@ -166,7 +166,8 @@ void add_tp_list(CLI::App* verb, GivenPlan& plan) {
 void add_routing(CLI::App* verb, std::optional<GivenRouting>& routing) {
   verb->add_option_function<std::string>(
           "--routing", [&routing](const std::string& word) { routing = parse_routing(word); },
-          "model|uniform|zipf:S|one:E|file:PATH: how tokens go to experts (default uniform)")
+          "model|uniform|zipf[:S]|one:E|hot[:E]|file:PATH: how tokens go to experts (default "
+          "uniform)")
       ->type_name("NAME");
 }
 
@@ -329,6 +330,26 @@ void add_bench_options(CLI::App* verb, BenchArgs& args) {
                    "a model's name (deepseek-v4-flash, deepseek-v4-pro, tiny), a JSON file, or a "
                    "checkpoint's folder (default deepseek-v4-flash)")
       ->type_name("NAME|FILE");
+  add_count<std::uint64_t>(verb, "--experts", args.experts,
+                           "experts of a named problem (default: at most 16; random: all)",
+                           std::uint64_t{1});
+  add_count<std::uint64_t>(verb, "--hidden", args.hidden, "hidden width of a named problem",
+                           std::uint64_t{1});
+  add_count<std::uint64_t>(verb, "--inter", args.inter,
+                           "intermediate width of a named problem, or a rank's share of it",
+                           std::uint64_t{1});
+  add_choice<BenchWeights>(verb, "--weights", args.weights,
+                           {BenchWeights::synth, BenchWeights::random},
+                           "of a named problem (default random on a GPU, else synth)");
+  add_choice<BenchWay>(verb, "--mode", args.way, {BenchWay::eager, BenchWay::graph},
+                       "cold and warm calls, or replays (default graph on a GPU, else eager)");
+  add_count<std::uint64_t>(verb, "--sets", args.sets,
+                           "routing sets in a graph (default 8 to 64 tokens, 4 to 512, else 2)",
+                           std::uint64_t{1});
+  add_choice<BenchPeer>(verb, "--vs", args.peer, {BenchPeer::torch, BenchPeer::humming},
+                        "times it too, in alternation, on one rank of a GPU");
+  verb->add_option("--python", args.python, "the interpreter of --vs (default python3)");
+  add_count<unsigned>(verb, "--rank", args.rank, "one rank of the plan alone, with random weights");
   add_tp_list(verb, args.plan);
   add_shared_plan_options(verb, args.plan);
   add_certificate(verb, args.plan.certificate);
@@ -344,8 +365,8 @@ void add_bench_options(CLI::App* verb, BenchArgs& args) {
                            std::uint64_t{1});
   add_routing(verb, args.routing);
   add_count<std::uint64_t>(verb, "--seed", args.seed, "of weights and inputs (default 0)");
-  add_count<std::uint64_t>(verb, "--samples", args.samples, "measured calls a point (default 20)",
-                           std::uint64_t{1});
+  add_count<std::uint64_t>(verb, "--samples", args.samples,
+                           "measured calls a point (default 20; graph: 40)", std::uint64_t{1});
   add_count<unsigned>(verb, "--threads", args.threads, "threads (default all)", 1U);
   verb->add_option_function<std::vector<std::string>>(
           "--sweep",

@@ -119,16 +119,15 @@ int run_run(const RunArgs& args, const Console& console) {
   console.talk(subject.findings());
   const RunProbe routed = make_run_probe(args, subject);
   const Probe& probe = routed.probe;
-  RunReport report{
-      .path = args.model.string(),
-      .subject = &subject,
-      .probe = &routed,
-      .seed = args.seed,
-      .trace = args.trace,
-      .work = count_work(subject.config(), subject.plans().front().format, probe, DType::f32),
-      .ceilings = ceilings_of(subject.plans().front().target, args.threads),
-      .runs = {},
-      .findings = routed.findings};
+  RunReport report{.path = args.model.string(),
+                   .subject = &subject,
+                   .probe = &routed,
+                   .seed = args.seed,
+                   .trace = args.trace,
+                   .work = count_work(subject.plans().front(), probe, DType::f32),
+                   .ceilings = ceilings_of(subject.plans().front().target, args.threads),
+                   .runs = {},
+                   .findings = routed.findings};
   References references(subject, probe, console);
   std::vector<float> y;
   std::uint32_t flags = 0;

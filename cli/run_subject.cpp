@@ -91,7 +91,17 @@ RunSubject::RunSubject(const RunArgs& args) : path_(args.model) {
                  "at most " + std::to_string(config().experts), std::to_string(spec_.top_k));
   }
   spec_.threads = args.threads;
-  choose_layer(args);
+  weights_seed_ = args.weights_seed;
+  whole_plans_ = plans_;
+  if (args.rank) keep_rank(*args.rank);
+  if (!weights_seed_) choose_layer(args);
+}
+
+void RunSubject::keep_rank(unsigned rank) {
+  if (!weights_seed_) {
+    refuse_usage("MOXIE-B005", "--rank needs random weights", "--weights random", "a checkpoint's");
+  }
+  for (ShardPlan& plan : plans_) plan = plan_of_rank(plan, rank);
 }
 
 void RunSubject::open_folder(const RunArgs& args) {
@@ -176,8 +186,9 @@ std::vector<PackedExperts> RunSubject::load(const ShardPlan& plan, const Progres
   std::uint64_t done = 0;
   std::vector<PackedExperts> experts;
   for (const RankPlan& rank : plan.ranks) {
-    experts.push_back(folder_ ? load_packed(*folder_, rank.rank, layer_)
-                              : pack(opened_->model, plan, rank.rank, layer_));
+    experts.push_back(folder_         ? load_packed(*folder_, rank.rank, layer_)
+                      : weights_seed_ ? draw_experts(plan, rank.rank, *weights_seed_)
+                                      : pack(opened_->model, plan, rank.rank, layer_));
     if (opened_) release_source();
     done += rank.bytes_layer;
     if (progress) progress(done, total);
@@ -187,7 +198,7 @@ std::vector<PackedExperts> RunSubject::load(const ShardPlan& plan, const Progres
 
 LayerReference RunSubject::reference(const MoeLayer& layer, const Probe& probe,
                                      const ReferenceOptions& options) const {
-  if (folder_) return make_reference(layer, probe, options);
+  if (folder_ || weights_seed_) return make_reference(layer, probe, options);
   LayerReference reference =
       make_reference(opened_->model, layer_, layer.plan(), spec_, probe, options);
   release_source();
@@ -195,6 +206,11 @@ LayerReference RunSubject::reference(const MoeLayer& layer, const Probe& probe,
 }
 
 Router RunSubject::router() const {
+  if (weights_seed_) {
+    throw Error(ErrorCode::input, {.code = "MOXIE-M016",
+                                   .message = "random weights have no router",
+                                   .hint = "--weights synth, or another --routing"});
+  }
   if (!folder_) {
     const ModelConfig& config = opened_->model.config;
     if (config.router_hidden == config.hidden) return {opened_->model, layer_, spec_.top_k};

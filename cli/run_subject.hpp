@@ -24,6 +24,8 @@ class RunSubject {
   [[nodiscard]] int layer() const { return layer_; }
   [[nodiscard]] const LayerSpec& spec() const { return spec_; }
   [[nodiscard]] const std::vector<ShardPlan>& plans() const { return plans_; }
+  // The same with all ranks, where one is held alone.
+  [[nodiscard]] const std::vector<ShardPlan>& whole_plans() const { return whole_plans_; }
   [[nodiscard]] bool is_packed() const { return folder_.has_value(); }
   // Warnings and notes of opening and planning.
   [[nodiscard]] const std::vector<Finding>& findings() const { return findings_; }
@@ -37,7 +39,8 @@ class RunSubject {
   // From the checkpoint's own tensors; a packed set has none but those that `layer` holds. .
   [[nodiscard]] LayerReference reference(const MoeLayer& layer, const Probe& probe,
                                          const ReferenceOptions& options) const;
-  // The layer's own router. Error(input) MOXIE-M016 for a packed set, which has none.
+  // The layer's own router. Error(input) MOXIE-M016 for a packed set and for random weights, which
+  // have none.
   [[nodiscard]] Router router() const;
 
  private:
@@ -45,11 +48,15 @@ class RunSubject {
   void open_checkpoint_folder(const RunArgs& args);
   void choose_layer(const RunArgs& args);
   void release_source() const;
+  // Refuses experts that are not the model's, and leaves one rank of every plan.
+  void keep_rank(unsigned rank);
 
   std::filesystem::path path_;
   std::optional<OpenedModel> opened_;
+  std::optional<std::uint64_t> weights_seed_;  // the model then is a config alone
   std::optional<PackedFolder> folder_;
   std::vector<ShardPlan> plans_;
+  std::vector<ShardPlan> whole_plans_;
   std::vector<Finding> findings_;
   LayerSpec spec_;
   int layer_ = 0;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/console.hpp"
@@ -93,18 +94,43 @@ struct RunArgs {
   unsigned threads = 0;  // all
   bool check = false;
   bool trace = false;
+  // Of bench: experts drawn from a seed where the model is a config alone, and one rank without the
+  // others.
+  std::optional<std::uint64_t> weights_seed;
+  std::optional<unsigned> rank;
   std::optional<std::filesystem::path> output;
 };
 int run_run(const RunArgs& args, const Console& console);
 
+// How calls are timed. Graph: replays on a GPU; eager: one call after another, cold and warm.
+enum class BenchWay : std::uint8_t { eager, graph };
+std::string_view name_of(BenchWay way);
+// Where weights come from that no checkpoint of the user's holds: a synthesised checkpoint that is
+// packed, or random numbers straight into packed experts.
+enum class BenchWeights : std::uint8_t { synth, random };
+std::string_view name_of(BenchWeights weights);
+
+// Who else runs a point, in alternation.
+enum class BenchPeer : std::uint8_t { torch, humming };
+std::string_view name_of(BenchPeer peer);
+
 struct BenchArgs {
   std::string problem = "deepseek-v4-flash";
+  std::optional<std::uint64_t> experts;  // instead of the problem's
+  std::optional<std::uint64_t> hidden;
+  std::optional<std::uint64_t> inter;
+  std::optional<BenchWay> way;          // default: graph on a GPU
+  std::optional<BenchWeights> weights;  // default: random on a GPU
+  std::optional<unsigned> rank;         // alone
+  std::optional<std::uint64_t> sets;    // of a graph
+  std::optional<BenchPeer> peer;
+  std::string python = "python3";  // that runs the peer
   GivenPlan plan;
   std::vector<std::uint64_t> tokens;
   std::optional<std::uint64_t> top_k;
   std::optional<GivenRouting> routing;
   std::optional<std::uint64_t> seed;
-  std::uint64_t samples = 20;
+  std::optional<std::uint64_t> samples;
   unsigned threads = 0;  // all
   std::optional<std::filesystem::path> baseline;
   double fail_over_pct = 5;

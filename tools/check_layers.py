@@ -26,7 +26,7 @@ BELOW = {
     "layer": ["pack", "kernels/registry", "device"],
     "probe": ["checkpoint"],
     "verify": ["layer", "probe", "kernels/ref"],
-    "measure": ["base"],
+    "measure": ["base", "device"],
     "synth": ["model"],
     "quantize": ["checkpoint"],
     "convert": ["model", "quantize"],

@@ -147,6 +147,36 @@ class MOXIE_API HostCall {
   std::unique_ptr<State> state_;
 };
 
+// Calls of a layer on a GPU with several sets of inputs, one behind the other in one stream, as one
+// CUDA graph: what a benchmark replays so that each call's experts come from memory and not from a
+// cache. The layer must outlive it, and must not be reloaded while a replay runs.
+class MOXIE_API DeviceReplay {
+ public:
+  // Copies the inputs, which are the host's, to the device; calls each set once, eagerly; captures.
+  // x and y are dense, y's memory is not touched; taps, counts and traces are null. Errors:
+  // Error(unsupported) MOXIE-R020 for a layer on the CPU; Error(usage) MOXIE-R020 for no set, or
+  // one that the layer does not take; Error(environment) MOXIE-E003, MOXIE-E005.
+  DeviceReplay(const MoeLayer& layer, std::span<const LayerIo> sets);
+  ~DeviceReplay();
+  DeviceReplay(DeviceReplay&&) noexcept;
+  DeviceReplay& operator=(DeviceReplay&&) noexcept;
+  DeviceReplay(const DeviceReplay&) = delete;
+  DeviceReplay& operator=(const DeviceReplay&) = delete;
+
+  [[nodiscard]] std::size_t sets() const;
+  // Microseconds of all sets on the device: called one after another, or replayed.
+  double call_us();
+  double replay_us();
+  // Overwrites every result and the workspace with NaN, and clears the flags.
+  void clear_results();
+  // Copies one set's y, [tokens, hidden] of its type, to the host; answers its flags.
+  std::uint32_t copy_result(std::size_t set, std::span<std::byte> y) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 // One call of a router.
 struct RouteIo {
   MatrixRef x;  // [tokens, router_hidden] bf16 or f32; scaled_softmax normalises it itself

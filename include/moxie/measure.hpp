@@ -19,6 +19,25 @@ struct Ceilings {
 };
 MOXIE_API Ceilings measure_ceilings(unsigned threads);
 
+// How long a GPU takes to read bytes of its memory once and do nothing else.
+struct ReadPoint {
+  std::uint64_t bytes = 0;
+  double us = 0;
+};
+struct ReadCurve {
+  std::vector<ReadPoint> points;  // ascending by bytes, different
+
+  // On straight lines between the points, and on the first and the last one outside; in proportion
+  // to one point alone. NaN without points; 0 for no bytes.
+  [[nodiscard]] MOXIE_API double us_of(double bytes) const;
+};
+// 8, 27, 80, 320, 1280 and 4096 MiB.
+MOXIE_API std::vector<std::uint64_t> read_curve_sizes();
+// Measures these sizes on the current GPU: the best of several kernels of plain loads, the median
+// of graph replays over 1 GiB in rotation, or 256 buffers where that is less. Sizes above a quarter
+// of the memory are left out. Errors: Error(environment) MOXIE-E003, MOXIE-E004, MOXIE-E005.
+MOXIE_API ReadCurve measure_read_curve(std::vector<std::uint64_t> bytes);
+
 // Order statistics of samples in microseconds; quantiles interpolate linearly.
 struct SampleSummary {
   std::uint64_t samples = 0;

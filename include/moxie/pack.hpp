@@ -41,6 +41,13 @@ MOXIE_API void pack_expert(const MoeModel& model, const ShardPlan& plan, const R
 MOXIE_API PackedExperts pack(const MoeModel& model, const ShardPlan& plan, unsigned rank,
                              int layer);
 
+// Random experts of one rank in place of a checkpoint's, from a seed, in parallel: codes uniform
+// over all sixteen; MXFP4 scales uniform over 2^-10 .. 2^-7; NVFP4 scales uniform over the positive
+// E4M3 numbers, with globals between 2^-15 and 2^-14, one of gate and up; biases of magnitude 2^-4
+// .. 2^-3; tails zero. Ranks of a plan draw independently: joined they are a layer, but another one
+// for every plan.
+MOXIE_API PackedExperts draw_experts(const ShardPlan& plan, unsigned rank, std::uint64_t seed);
+
 // The tensors of one expert at their full (checkpoint) size, by segment; what `unpack_expert`
 // writes into.
 struct UnpackedExpert {

@@ -179,6 +179,12 @@ struct ShardPlan {
 // nvfp4 activations without a source of global scales.
 MOXIE_API ShardPlan make_plan(const MoeModel& model, const PlanOptions& options);
 
+// One rank's share as a plan of its own, tp 1 and ep 1, to run where the others are not: its part
+// of the intermediate axis is the whole axis, its experts keep their global ids, and the others
+// have none. Holds for weights that are drawn, not for a checkpoint's. Errors: Error(usage)
+// MOXIE-P001 for a rank outside the plan or without a real part.
+MOXIE_API ShardPlan plan_of_rank(const ShardPlan& plan, unsigned rank);
+
 // {"kind", "expert_bytes", "stride", "segments"}.
 MOXIE_API Json to_json(const PackedLayout& layout);
 // The document of `moxie plan` (schema moxie.plan/1), without findings and the list of considered

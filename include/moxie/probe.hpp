@@ -34,15 +34,16 @@ struct Probe {
 enum class RoutingKind : std::uint8_t {
   uniform,  // top_k different experts, all equally likely
   zipf,     // top_k different experts, expert e with weight (e + 1)^-exponent
-  one       // every slot of every token to one expert
+  one,      // every slot of every token to one expert
+  hot       // one slot of every token to one expert, the others uniform over the rest
 };
 
 struct Routing {
   RoutingKind kind = RoutingKind::uniform;
   double exponent = 1.0;     // zipf
-  std::uint64_t expert = 0;  // one
+  std::uint64_t expert = 0;  // one, hot
 };
-// "uniform", "zipf:1.2", "one:7".
+// "uniform", "zipf:1.2", "one:7", "hot:7".
 MOXIE_API std::string to_string(const Routing& routing);
 
 struct ProbeOptions {

@@ -54,6 +54,11 @@ MOXIE_API std::vector<std::string_view> synth_models();
 // The config of a named model as published. Error(usage) for an unknown name.
 MOXIE_API Json synth_config(std::string_view model);
 
+// Writes into the folder `out` the config files alone that synthesise() would write beside its
+// tensors; of all of the config's experts unless `experts` says otherwise. Errors: as synthesise();
+// Error(unsupported) MOXIE-P010 for gguf, which has none.
+MOXIE_API void synthesise_config(const std::filesystem::path& out, const SynthOptions& options);
+
 // Writes config.json (and hf_quant_config.json for ModelOpt's NVFP4), one shard per layer and their
 // index into `out`, which must not exist or be empty; in the gguf dialect one file NAME.gguf.
 // Byte-identical for the same options on every machine and for any number of threads. On any error

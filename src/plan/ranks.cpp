@@ -2,6 +2,9 @@
 // Rank = ep_rank * tp + tp_rank; ranks of one expert-parallel group hold the same experts.
 #include "plan/ranks.hpp"
 
+#include <string>
+#include <utility>
+
 #include "base/checked.hpp"
 #include "formats/block_format.hpp"
 #include "plan/layout.hpp"
@@ -44,6 +47,36 @@ void derive_ranks(ShardPlan& plan) {
                                .biases = plan.biases,
                                .globals = plan.recast || block_spec(plan.format).has_global});
   plan.ranks = plan_ranks(plan);
+}
+
+ShardPlan plan_of_rank(const ShardPlan& plan, unsigned rank) {
+  const auto refuse = [&](std::string message, std::string expected) {
+    throw Error(ErrorCode::usage, {.code = "MOXIE-P001",
+                                   .message = std::move(message),
+                                   .expected = std::move(expected),
+                                   .got = std::to_string(rank)});
+  };
+  if (rank >= plan.ranks.size()) {
+    refuse("the rank is not in the plan",
+           "a rank from 0 to " + std::to_string(plan.ranks.size() - 1));
+  }
+  RankPlan alone = plan.ranks[rank];
+  const Elems real = alone.slice.rows.count;
+  if (real == Elems{0}) refuse("the rank owns no real part of the axis", "another rank");
+  alone.rank = alone.tp_rank = alone.ep_rank = 0;
+  alone.slice.rows.src = Elems{0};
+  alone.slice.bytes.src = PackedBytes{0};
+  alone.slice.groups.src = ScaleGroups{0};
+  ShardPlan local = plan;
+  local.tp = local.ep = 1;
+  local.ranks = {alone};
+  AxisPlan& axis = local.axes.front();
+  axis.original = axis.virtual_global = axis.local = real;
+  axis.overhead_pct = 0;
+  axis.kernel_overhead_pct =
+      100 * (static_cast<double>(axis.kernel.value) / static_cast<double>(real.value) - 1);
+  local.identity = true;
+  return local;
 }
 
 }  // namespace moxie

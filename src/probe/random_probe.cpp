@@ -79,6 +79,19 @@ void draw_uniform(const Stream& stream, std::uint64_t experts, std::span<std::in
   }
 }
 
+// The hot expert, then others that are all different: drawn as if the last expert were the hot one,
+// so that the number of the hot one means the last.
+void draw_hot(const Stream& stream, std::uint64_t experts, std::uint64_t hot,
+              std::span<std::int32_t> chosen) {
+  if (chosen.empty()) return;
+  chosen.front() = static_cast<std::int32_t>(hot);
+  const auto others = chosen.subspan(1);
+  draw_uniform(stream, experts - 1, others);
+  for (std::int32_t& expert : others) {
+    if (expert == static_cast<std::int32_t>(hot)) expert = static_cast<std::int32_t>(experts - 1);
+  }
+}
+
 std::vector<double> zipf_mass(std::uint64_t experts, double exponent) {
   std::vector<double> mass(experts);
   for (std::size_t expert = 0; expert < mass.size(); ++expert)
@@ -104,12 +117,12 @@ void draw_weights(const Stream& stream, double sum, std::span<float> weights) {
 void check(const ProbeOptions& options) {
   const Routing& routing = options.routing;
   if (options.top_k == 0) refuse("top_k is 0", "at least 1", "0");
-  if (routing.kind == RoutingKind::one) {
-    if (routing.expert >= options.experts) {
-      refuse("routing names an expert that is not in the model",
-             "below " + std::to_string(options.experts), std::to_string(routing.expert));
-    }
-  } else if (options.top_k > options.experts) {
+  const bool names_one = routing.kind == RoutingKind::one || routing.kind == RoutingKind::hot;
+  if (names_one && routing.expert >= options.experts) {
+    refuse("routing names an expert that is not in the model",
+           "below " + std::to_string(options.experts), std::to_string(routing.expert));
+  }
+  if (routing.kind != RoutingKind::one && options.top_k > options.experts) {
     refuse("a token has more slots than there are different experts",
            "top_k up to " + std::to_string(options.experts), std::to_string(options.top_k));
   }
@@ -127,6 +140,8 @@ std::string to_string(const Routing& routing) {
       return "uniform";
     case RoutingKind::one:
       return "one:" + std::to_string(routing.expert);
+    case RoutingKind::hot:
+      return "hot:" + std::to_string(routing.expert);
     case RoutingKind::zipf:
       break;
   }
@@ -157,6 +172,9 @@ void route_probe(Probe& probe, const ProbeOptions& options) {
         break;
       case RoutingKind::one:
         std::ranges::fill(ids, static_cast<std::int32_t>(options.routing.expert));
+        break;
+      case RoutingKind::hot:
+        draw_hot(stream, options.experts, options.routing.expert, ids);
         break;
     }
     draw_weights(stream_of(options.seed, Draw::weights, token), options.routed_scaling,

@@ -207,6 +207,10 @@ std::string_view inter_key(std::string_view model_type) {
   return model_type == kGptOss ? "intermediate_size" : "moe_intermediate_size";
 }
 
+std::uint64_t stated_experts(const Json& config) {
+  return experts_of(text_config_of(config), text_at(config, "model_type"));
+}
+
 Recipe make_recipe(const SynthOptions& options) {
   const Json& config = text_config_of(options.config);
   const Json* quantization = options.config.find("quantization_config");

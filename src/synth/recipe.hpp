@@ -36,6 +36,9 @@ const Json& text_config_of(const Json& config);
 // The family's key for the width of an expert.
 std::string_view inter_key(std::string_view model_type);
 
+// The experts per layer that a config states; 0 when it states none.
+std::uint64_t stated_experts(const Json& config);
+
 // Errors: Error(unsupported) MOXIE-P010 when the config is of no model that can be written, or the
 // dialect does not go with the format; Error(usage) MOXIE-U003 for a size that is out of range.
 Recipe make_recipe(const SynthOptions& options);

@@ -91,6 +91,22 @@ std::string_view name_of(Pattern pattern) {
   return "unknown";
 }
 
+void synthesise_config(const std::filesystem::path& out, const SynthOptions& options) {
+  SynthOptions of_all = options;
+  if (const auto all = synth::stated_experts(options.config); !options.experts && all > 0)
+    of_all.experts = all;
+  const Recipe recipe = synth::make_recipe(of_all);
+  if (recipe.dialect == DialectKind::gguf) {
+    throw Error(ErrorCode::unsupported, {.code = "MOXIE-P010",
+                                         .message = "the gguf dialect has no config files",
+                                         .expected = "another dialect",
+                                         .got = "gguf"});
+  }
+  write_json(out / "config.json", synth::written_config(options.config, recipe));
+  if (const Json quant_config = synth::written_quant_config(recipe); !quant_config.is_null())
+    write_json(out / "hf_quant_config.json", quant_config);
+}
+
 SynthReport synthesise(const std::filesystem::path& out, const SynthOptions& options) {
   const Recipe recipe = synth::make_recipe(options);
   const auto folder_path = std::filesystem::absolute(out).lexically_normal();

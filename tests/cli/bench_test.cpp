@@ -139,7 +139,8 @@ TEST_F(Bench, C06_PrintsAColdAndAWarmRecordWithEveryKeyOfTheContract) {
     const Json& check = *record.find("check");
     EXPECT_EQ(keys_of(check), (Names{"passed", "max_err_over_bound", "worst", "relative_l2",
                                      "worst_row", "norm_ratio", "unquantised_l2", "stages",
-                                     "clamped", "reference_s", "max_tile_err", "bound"}));
+                                     "clamped", "reference_s", "max_tile_err", "bound", "tokens"}));
+    EXPECT_EQ(number(check, "tokens"), 2U);
     EXPECT_TRUE(check.find("passed")->as_bool());
     EXPECT_TRUE(check.find("max_err_over_bound")->as_double(9) <= 1);
     EXPECT_TRUE(check.find("max_tile_err")->as_double(9) < 4e-3);  // half an ulp of bf16
@@ -376,6 +377,60 @@ TEST_F(Bench, RefusesBeforeTheFirstRecordAndLeavesNothingC01) {
                  {"bench", "--problem", small, "--tokens", "1,2", "--routing", "file:" + routing});
   ::unsetenv("TMPDIR");
   EXPECT_EQ(test::tree_of(temp()), Names{});
+}
+
+TEST_F(Bench, DrawsWeightsWithoutACheckpointForOneRankAlone) {
+  const Words tiny = {"--problem", "tiny", "--tokens", "9", "--weights", "random"};
+  const Json whole = records(tiny).front();
+  EXPECT_TRUE(whole.find("check")->find("passed")->as_bool());
+  EXPECT_EQ(text(*whole.find("problem"), "weights"), "random");
+  EXPECT_EQ(number(*whole.find("problem"), "experts"), 8U);
+  EXPECT_EQ(whole.find("problem")->find("rank"), nullptr);
+
+  const Json by_tp = records(tiny + Words{"--tp", "3", "--rank", "2", "--format", "nvfp4"}).front();
+  const Json& problem = *by_tp.find("problem");
+  EXPECT_TRUE(by_tp.find("check")->find("passed")->as_bool());
+  EXPECT_EQ(number(problem, "tp"), 3U);
+  EXPECT_EQ(number(problem, "inter"), 640U);
+  EXPECT_EQ(number(problem, "rank"), 2U);
+  EXPECT_EQ(number(problem, "rank_inter"), 640U - 2 * number(by_tp, "kernel_width"));
+
+  const Json by_ep =
+      records(tiny + Words{"--ep", "4", "--rank", "3", "--routing", "hot:6"}).front();
+  EXPECT_TRUE(by_ep.find("check")->find("passed")->as_bool());
+  EXPECT_EQ(number(*by_ep.find("problem"), "rank_experts"), 2U);
+  EXPECT_GE(test::numbers(*by_ep.find("rank_slots")).front(), 9U);
+  EXPECT_LT(test::numbers(*by_ep.find("rank_slots")).front(), 18U);
+  EXPECT_LE(number(by_ep, "active_experts"), 2U);
+}
+
+TEST_F(Bench, TakesSizesOfANamedProblemAndSaysThemAgain) {
+  const Json record = records({"--problem", "tiny", "--tokens", "1", "--experts", "3", "--hidden",
+                               "64", "--inter", "96", "--routing", "zipf"})
+                          .front();
+  const Json& problem = *record.find("problem");
+  EXPECT_EQ(number(problem, "experts"), 3U);
+  EXPECT_EQ(number(problem, "hidden"), 64U);
+  EXPECT_EQ(number(problem, "inter"), 96U);
+  EXPECT_EQ(text(problem, "routing"), "zipf:1");
+  EXPECT_TRUE(has(text(record, "repro"), "--experts 3 --hidden 64 --inter 96"));
+}
+
+TEST_F(Bench, RefusesWhatDoesNotGoTogetherB005) {
+  const std::string model = synth("model");
+  for (const Words& options :
+       {Words{"--problem", "tiny", "--mode", "graph"}, Words{"--problem", "tiny", "--sets", "2"},
+        Words{"--problem", "tiny", "--vs", "torch"}, Words{"--problem", "tiny", "--rank", "0"},
+        Words{"--problem", model, "--rank", "0"}, Words{"--problem", model, "--weights", "random"},
+        Words{"--problem", model, "--experts", "2"}})
+    expect_refusal(2, "MOXIE-B005", Words{"bench"} + options);
+  expect_refusal(2, "MOXIE-P001",
+                 {"bench", "--problem", "tiny", "--weights", "random", "--rank", "1"});
+  expect_refusal(3, "MOXIE-M016",
+                 {"bench", "--problem", "tiny", "--weights", "random", "--routing", "model"});
+  for (const Words& options : {Words{"--sets", "0"}, Words{"--mode", "cold"},
+                               Words{"--weights", "none"}, Words{"--routing", "hot:x"}})
+    expect_refusal(2, "MOXIE-U001", Words{"bench", "--problem", "tiny"} + options);
 }
 
 TEST_F(Bench, RemovesItsCheckpointWhenInterrupted) {

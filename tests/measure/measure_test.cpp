@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "base/parallel.hpp"
 #include "measure/cache_size.hpp"
+#include "moxie/device.hpp"
 #include "moxie/status.hpp"
 
 namespace moxie {
@@ -22,6 +24,44 @@ std::vector<std::string> keys_of(const Json& object) {
   std::vector<std::string> keys;
   for (const JsonMember& member : object.members()) keys.push_back(member.key);
   return keys;
+}
+
+TEST(ReadCurve, FollowsStraightLinesBetweenAndBeyondItsPoints) {
+  const ReadCurve curve{.points = {{100, 10}, {200, 12}, {1000, 60}}};
+  EXPECT_DOUBLE_EQ(curve.us_of(100), 10);
+  EXPECT_DOUBLE_EQ(curve.us_of(150), 11);
+  EXPECT_DOUBLE_EQ(curve.us_of(200), 12);
+  EXPECT_DOUBLE_EQ(curve.us_of(600), 36);
+  EXPECT_DOUBLE_EQ(curve.us_of(1000), 60);
+  EXPECT_DOUBLE_EQ(curve.us_of(50), 9);      // a start-up of 8 us
+  EXPECT_DOUBLE_EQ(curve.us_of(2000), 120);  // the last rate
+  EXPECT_DOUBLE_EQ(curve.us_of(0), 0);
+  const ReadCurve steep{.points = {{100, 1}, {200, 9}}};
+  EXPECT_DOUBLE_EQ(steep.us_of(50), 0);  // no time is negative
+}
+
+TEST(ReadCurve, OfOnePointIsInProportionAndWithoutPointsNoNumber) {
+  const ReadCurve one{.points = {{100, 10}}};
+  EXPECT_DOUBLE_EQ(one.us_of(300), 30);
+  EXPECT_DOUBLE_EQ(one.us_of(0), 0);
+  EXPECT_TRUE(std::isnan(ReadCurve{}.us_of(100)));
+}
+
+TEST(ReadCurve, IsMeasuredAtTheSizesOfTheDesign) {
+  EXPECT_EQ(read_curve_sizes(),
+            (std::vector<std::uint64_t>{8U << 20, 27U << 20, 80U << 20, 320U << 20, 1280U << 20,
+                                        std::uint64_t{4096} << 20}));
+}
+
+TEST(ReadCurve, E004NeedsAGpu) {
+  if (!list_gpus().gpus.empty()) GTEST_SKIP() << "there is a GPU";
+  try {
+    (void)measure_read_curve({1024});
+    FAIL() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::environment);
+    EXPECT_EQ(error.findings().front().code, "MOXIE-E004");
+  }
 }
 
 TEST(Samples, AreSummarisedByInterpolatedQuantiles) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <random>
 #include <set>
 #include <vector>
@@ -163,6 +164,26 @@ TEST(RandomProbe, RoutesEverySlotToOneExpert) {
   EXPECT_EQ(probe.topk_ids, std::vector<std::int32_t>(37 * 6, 39));
 }
 
+TEST(RandomProbe, GivesEveryTokenTheHotExpertAndOthersUniformly) {
+  for (const std::uint64_t hot : {0U, 17U, 39U}) {
+    ProbeOptions options =
+        options_of(fresh_seed(), {.kind = RoutingKind::hot, .exponent = 1, .expert = hot});
+    options.tokens = 4000;
+    const Probe probe = make_probe(options);
+    std::map<std::int32_t, int> seen;
+    for (std::uint64_t token = 0; token < probe.tokens; ++token) {
+      const std::int32_t* ids = probe.topk_ids.data() + token * 6;
+      EXPECT_EQ((std::set<std::int32_t>(ids, ids + 6)).size(), 6U);
+      for (std::uint64_t slot = 0; slot < 6; ++slot) ++seen[ids[slot]];
+    }
+    ASSERT_EQ(seen.size(), 40U);
+    for (const auto& [expert, count] : seen) {
+      const double expected = expert == static_cast<std::int32_t>(hot) ? 4000 : 4000.0 * 5 / 39;
+      EXPECT_NEAR(count, expected, expert == static_cast<std::int32_t>(hot) ? 0 : 150) << expert;
+    }
+  }
+}
+
 TEST(RandomProbe, HasPositiveWeightsThatSumToTheScaling) {
   const Probe probe = make_probe(options_of(fresh_seed()));
   std::set<float> seen;
@@ -221,6 +242,7 @@ TEST(Routing, IsWrittenAsItIsAskedFor) {
   EXPECT_EQ(to_string(Routing{.kind = RoutingKind::zipf, .exponent = 1.2}), "zipf:1.2");
   EXPECT_EQ(to_string(Routing{.kind = RoutingKind::zipf, .exponent = 1}), "zipf:1");
   EXPECT_EQ(to_string(Routing{.kind = RoutingKind::one, .exponent = 1, .expert = 7}), "one:7");
+  EXPECT_EQ(to_string(Routing{.kind = RoutingKind::hot, .exponent = 1, .expert = 7}), "hot:7");
 }
 
 }  // namespace

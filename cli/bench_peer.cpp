@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Raw files for what is large, JSON for the rest.
+#include "cli/bench_peer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "cli/peer_script.hpp"
+
+namespace moxie::cli {
+
+namespace {
+
+// Relative Frobenius distance of two correct results: both round their sums to bf16 and what enters
+// the down product to bf16, or twice to FP8.
+constexpr double kBf16Limit = 2e-2;
+constexpr double kFp8Limit = 8e-2;
+constexpr std::uint64_t kLeastReplays = 3;
+constexpr int kMostTries = 3;
+
+void write_bytes(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (file) return;
+  throw Error(ErrorCode::environment, {.code = "MOXIE-E001",
+                                       .message = "the peer's input can not be written",
+                                       .where = {.file = path.string()},
+                                       .hint = "a folder with more room in TMPDIR"});
+}
+
+void write_text(const std::filesystem::path& path, std::string_view text) {
+  write_bytes(path, std::as_bytes(std::span(text)));
+}
+
+Json problem_of(const ShardPlan& plan, const LayerSpec& spec, const PackedExperts& experts) {
+  Json segments;
+  for (const PackedSegment& segment : plan.layout.segments) {
+    segments.set(name_of(segment.segment), Json::object()
+                                               .set("offset", segment.offset)
+                                               .set("rows", segment.rows)
+                                               .set("row_bytes", segment.row_bytes));
+  }
+  Json problem;
+  problem.set("format", name_of(plan.format)).set("act_format", name_of(plan.act_format));
+  problem.set("hidden", plan.hidden).set("inter", plan.ranks.front().slice.rows.count.value);
+  problem.set("experts", experts.experts.count()).set("first_expert", experts.experts.first);
+  problem.set("top_k", spec.top_k).set("activation", name_of(spec.activation));
+  problem.set("limit", spec.activation_limit ? Json(*spec.activation_limit) : Json());
+  return problem.set("stride", plan.layout.stride).set("segments", std::move(segments));
+}
+
+double differ_pct(const std::vector<double>& first, const std::vector<double>& second) {
+  const double a = summarise(first).median_us;
+  const double b = summarise(second).median_us;
+  return 100 * (std::max(a, b) / std::min(a, b) - 1);
+}
+
+std::vector<double> joined(std::vector<double> first, const std::vector<double>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+}  // namespace
+
+void require_peer_runs(const ShardPlan& plan) {
+  const auto refuse = [](std::string message, std::string expected, std::string got) {
+    throw Error(ErrorCode::usage, {.code = "MOXIE-B005",
+                                   .message = std::move(message),
+                                   .expected = std::move(expected),
+                                   .got = std::move(got)});
+  };
+  if (plan.ranks.size() > 1) {
+    refuse("a peer runs one rank", "--tp 1 --ep 1, or --rank",
+           fmt::format("{} ranks", plan.ranks.size()));
+  }
+  const bool runs = plan.act_format == ActFormat::bf16 || plan.act_format == ActFormat::fp8 ||
+                    plan.act_format == ActFormat::fp8x2;
+  if (!runs)
+    refuse("no peer has these activations", "bf16, fp8 or fp8x2",
+           std::string(name_of(plan.act_format)));
+  if (plan.layout.kind != LayoutKind::linear)
+    refuse("no peer reads this layout", "linear", std::string(name_of(plan.layout.kind)));
+}
+
+std::filesystem::path Peer::write_all(const std::filesystem::path& folder, const ShardPlan& plan,
+                                      const LayerSpec& spec, const PackedExperts& experts) {
+  const std::filesystem::path script = folder / "peer.py";
+  write_text(script, kPeerScript);
+  write_text(folder / "problem.json", problem_of(plan, spec, experts).dump());
+  write_bytes(folder / "weights.bin", experts.blobs);
+  return script;
+}
+
+Peer::Peer(BenchPeer peer, const std::string& python, const ShardPlan& plan, const LayerSpec& spec,
+           const PackedExperts& experts)
+    : process_({python, write_all(folder_.path(), plan, spec, experts).string(),
+                std::string(name_of(peer)), folder_.path().string()}),
+      limit_(plan.act_format == ActFormat::bf16 ? kBf16Limit : kFp8Limit) {
+  const Json ready = process_.answer();
+  if (const Json* versions = ready.find("versions"); versions != nullptr) versions_ = *versions;
+  std::error_code ignored;  // it is on the device
+  std::filesystem::remove(folder_.path() / "weights.bin", ignored);
+}
+
+PeerFigures Peer::prepare(const BenchSets& sets, const ReplayedLayer& ours) {
+  for (std::size_t set = 0; set < sets.probes.size(); ++set) {
+    const Probe& probe = sets.probes[set];
+    const auto write = [&](std::string_view what, std::span<const std::byte> bytes) {
+      write_bytes(folder_.path() / fmt::format("{}.{}", set, what), bytes);
+    };
+    write("x", probe.x);
+    write("ids", std::as_bytes(std::span(probe.topk_ids)));
+    write("weights", std::as_bytes(std::span(probe.topk_weights)));
+    write("y", std::as_bytes(std::span(ours.y(set))));
+  }
+  const Json answer = process_.ask(Json::object()
+                                       .set("do", "point")
+                                       .set("folder", folder_.path().string())
+                                       .set("tokens", sets.probes.front().tokens)
+                                       .set("sets", sets.probes.size())
+                                       .set("limit", limit_));
+  PeerFigures figures{.versions = versions_, .limit = limit_, .samples_us = {}};
+  if (const Json* arm = answer.find("arm"); arm != nullptr) figures.arm = arm->as_string();
+  if (const Json* relative = answer.find("relative"); relative != nullptr)
+    figures.relative = relative->as_double(figures.relative);
+  return figures;
+}
+
+std::vector<double> Peer::replay(std::uint64_t replays) {
+  const Json answer = process_.ask(
+      Json::object().set("do", "go").set("replays", replays).set("warm_s", kWarmSeconds));
+  std::vector<double> times;
+  if (const Json* found = answer.find("times_us"); found != nullptr && found->is_array()) {
+    for (const Json& time : found->elements()) times.push_back(time.as_double());
+  }
+  const bool bad = std::ranges::any_of(times, [](double time) { return !(time > 0); });
+  if (times.size() == replays && !bad) return times;
+  throw Error(ErrorCode::environment, {.code = "MOXIE-B006",
+                                       .message = "the peer does not say its times",
+                                       .expected = fmt::format("{} numbers above 0", replays),
+                                       .got = answer.dump_compact()});
+}
+
+void measure_alternately(std::uint64_t samples, ReplayedLayer& ours, Peer& theirs,
+                         BenchPoint& point) {
+  const std::uint64_t replays = std::max((samples + 1) / 2, kLeastReplays);
+  const auto our_pass = [&] {
+    ours.warm();
+    std::vector<double> times;
+    for (std::uint64_t i = 0; i < replays; ++i) times.push_back(ours.replay_us());
+    return times;
+  };
+  const auto their_pass = [&] { return theirs.replay(replays); };
+  for (int attempt = 0; attempt < kMostTries; ++attempt) {
+    if (interrupted())
+      throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
+    const std::vector<double> first = our_pass();
+    const std::vector<double> their_first = their_pass();
+    const std::vector<double> their_second = their_pass();
+    const std::vector<double> second = our_pass();
+    point.passes_differ_pct = differ_pct(first, second);
+    point.samples_us = joined(first, second);
+    point.peer->passes_differ_pct = differ_pct(their_first, their_second);
+    point.peer->samples_us = joined(their_first, their_second);
+    if (std::max(point.passes_differ_pct, point.peer->passes_differ_pct) <= kMostPassesDiffer)
+      return;
+  }
+}
+
+}  // namespace moxie::cli

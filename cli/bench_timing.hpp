@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer as bench times it: call after call, or replayed as a graph of several sets.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cli/bench_record.hpp"
+#include "cli/bench_sets.hpp"
+#include "moxie/layer.hpp"
+#include "moxie/measure.hpp"
+
+namespace moxie::cli {
+
+// Every arm replays for so long before a pass, until clocks are up.
+inline constexpr double kWarmSeconds = 0.1;
+
+// Whether these bf16 numbers are within half a unit in the last place of the exact ones.
+bool is_rounded(const std::vector<std::uint16_t>& bf16, const std::vector<float>& exact);
+
+// One call after another into a bf16 result, as an engine would make them.
+class TimedLayer {
+ public:
+  TimedLayer(const MoeLayer& layer, const Probe& probe)
+      : call_(layer, probe.tokens), probe_(probe), y_(probe.tokens * probe.hidden) {}
+
+  // Microseconds of one call.
+  double call();
+  void evict() { call_.evict(); }
+  [[nodiscard]] const Trace& trace() const { return trace_; }
+  [[nodiscard]] const std::vector<std::uint16_t>& y() const { return y_; }
+
+ private:
+  HostCall call_;
+  const Probe& probe_;
+  std::vector<std::uint16_t> y_;  // [tokens, hidden] bf16
+  Trace trace_;
+  std::uint32_t flags_ = 0;
+};
+
+// The sets of one point as a graph, into bf16 results.
+class ReplayedLayer {
+ public:
+  ReplayedLayer(const MoeLayer& layer, const BenchSets& sets);
+
+  // Calls every set eagerly, then replays, from poisoned memory each time. One finding MOXIE-R021
+  // for each set whose replay has other bits or flags.
+  std::vector<Finding> compare();
+  // A set's eager result; after compare().
+  [[nodiscard]] const std::vector<std::uint16_t>& y(std::size_t set) const { return eager_[set].y; }
+
+  // Microseconds of one replay or one eager pass, divided by the number of sets.
+  double replay_us() { return replay_.replay_us() / static_cast<double>(replay_.sets()); }
+  double eager_us() { return replay_.call_us() / static_cast<double>(replay_.sets()); }
+  // For kWarmSeconds.
+  void warm();
+
+ private:
+  struct Result {
+    std::vector<std::uint16_t> y;  // [tokens, hidden] bf16
+    std::uint32_t flags = 0;
+
+    friend bool operator==(const Result&, const Result&) = default;
+  };
+  [[nodiscard]] std::vector<Result> results() const;
+
+  std::uint64_t elements_;
+  DeviceReplay replay_;
+  std::vector<Result> eager_;
+};
+
+// Two passes of half the samples each, repeated while their medians differ.
+void measure_passes(std::uint64_t samples, const std::function<double()>& sample,
+                    BenchPoint& point);
+
+}  // namespace moxie::cli
