@@ -32,6 +32,7 @@ BELOW = {
     "convert": ["model", "quantize"],
     "certificate": ["quantize", "pack"],
     "report": ["base"],
+    "capi": ["layer", "report"],
 }
 # A public header belongs to the layer of its name; these to base; moxie.hpp is for users only.
 BASE_HEADERS = {"api", "status", "types", "execution", "json"}
