@@ -94,7 +94,7 @@ void forward(const moxie_layer& handle, const moxie_forward_args& args) {
     throw Error(ErrorCode::environment,
                 {.code = "MOXIE-E005",
                  .message = "the device did not take the work of the call",
-                 .hint = "cudaGetLastError() and the stream's own status say more"});
+                 .hint = "ask the stream: an earlier failure stays with it"});
   }
   refuse("MOXIE-A004", "the layer does not take this call", "ok", std::string(name_of(status)));
 }

@@ -70,8 +70,8 @@ void refuse(std::string_view code, std::string message, std::string expected, st
                                  .hint = std::move(hint)});
 }
 
-void require_pointer(const void* pointer, std::string_view name) {
-  if (pointer == nullptr) refuse("MOXIE-A001", std::string(name) + " is null", "a pointer", "null");
+void refuse_null(std::string_view name) {
+  refuse("MOXIE-A001", std::string(name) + " is null", "a pointer", "null");
 }
 
 void require_reserved(std::uint32_t value, std::string_view name) {

@@ -27,8 +27,13 @@ int guarded(const Action& action) noexcept {
   }
 }
 
-// Error(usage) MOXIE-A001 naming the argument.
-void require_pointer(const void* pointer, std::string_view name);
+// Error(usage) MOXIE-A001.
+[[noreturn]] void refuse_null(std::string_view name);
+// The same unless the argument points somewhere.
+template <class Type>
+void require_pointer(const Type* pointer, std::string_view name) {
+  if (pointer == nullptr) refuse_null(name);
+}
 // Error(usage) with this code.
 [[noreturn]] void refuse(std::string_view code, std::string message, std::string expected,
                          std::string got, std::string hint = {});
