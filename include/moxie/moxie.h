@@ -162,7 +162,7 @@ typedef struct moxie_forward_args {
   uint32_t x_dtype;          /* enum moxie_dtype */
   uint32_t y_dtype;          /* enum moxie_dtype */
   uint32_t reserved;         /* 0 */
-  uint64_t tokens;           /* 0 is legal; then no data pointer is looked at */
+  uint64_t tokens;           /* 0 is legal; x, y, topk_* may then be null */
   const void* x;             /* [tokens, hidden] */
   uint64_t x_row_stride;     /* elements from one row to the next, at least hidden */
   const int32_t* topk_ids;   /* [tokens, top_k] global expert ids; -1 masks a slot */
@@ -183,9 +183,10 @@ MOXIE_API int moxie_forward(const moxie_layer* layer,
                             const moxie_forward_args* args) MOXIE_NOEXCEPT;
 
 /* For plans with act_scale "warmup", and needed there before moxie_forward(): measures these inputs
- * and freezes the scales that follow. y is not written. Waits, allocates, and no other call of the
- * layer may run. `*fallback_ranks`, which may be null, becomes the number of ranks held whose
- * scales stay at 1/2688, because they saw no valid slot or values that are of no use. */
+ * and freezes the scales that follow. y is given and not written; the inputs are complete, whatever
+ * the stream. Waits, allocates, and no other call of the layer may run. `*fallback_ranks`, which
+ * may be null, becomes the number of ranks held whose scales stay at 1/2688, because they saw no
+ * valid slot or values that are of no use. */
 MOXIE_API int moxie_warm_up(moxie_layer* layer, const moxie_forward_args* args,
                             uint32_t* fallback_ranks) MOXIE_NOEXCEPT;
 
