@@ -30,7 +30,7 @@ lint:
 
 format:
 	@$(packages) lint
-	@find include src cli tests bench fuzz -name '*.[ch]pp' | xargs clang-format-19 -i
+	@find include src cli tests bench fuzz examples -name '*.[ch]' -o -name '*.[ch]pp' | xargs clang-format-19 -i
 
 # The fast tests once more, with AddressSanitizer and UndefinedBehaviorSanitizer.
 asan:

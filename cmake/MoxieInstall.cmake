@@ -26,6 +26,12 @@ file(RELATIVE_PATH moxie_pc_to_prefix
   "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
 string(REGEX REPLACE "/$" "" moxie_pc_to_prefix "${moxie_pc_to_prefix}")
 list(JOIN OpenMP_CXX_FLAGS " " moxie_pc_libs_private)
+# For who links the archive with a C compiler: the C++ library under the name that this compiler gives it.
+foreach(library IN LISTS CMAKE_CXX_IMPLICIT_LINK_LIBRARIES)
+  if(library MATCHES "^(stdc[+][+]|c[+][+]|m)$")
+    string(APPEND moxie_pc_libs_private " -l${library}")
+  endif()
+endforeach()
 if(MOXIE_CUDA)
   string(APPEND moxie_pc_libs_private " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt -lpthread")
 endif()

@@ -8,6 +8,8 @@ endfunction()
 moxie_script_test(script.check_layers tools/check_layers.py)
 moxie_script_test(script.check_layers_self_test tools/check_layers.py --self-test)
 moxie_script_test(script.check_spills_self_test tools/check_spills.py --self-test)
+moxie_script_test(script.c_header tests/capi/header_and_doc.sh)
+set_tests_properties(script.c_header PROPERTIES ENVIRONMENT "CC=${CMAKE_C_COMPILER};CXX=${CMAKE_CXX_COMPILER}")
 moxie_script_test(script.check_findings tools/check_findings.py)
 moxie_script_test(script.check_ids tools/check_ids.py --require)
 # The golden vectors are those that the other implementation gives today. It lives in build/venv, which `make test` fills.

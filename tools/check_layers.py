@@ -32,8 +32,9 @@ BELOW = {
     "convert": ["model", "quantize"],
     "certificate": ["quantize", "pack"],
     "report": ["base"],
+    "capi": ["layer", "report"],
 }
-# A public header belongs to the layer of its name; these to base; moxie.hpp is for users only.
+# A public header belongs to the layer of its name; these to base; moxie.hpp is for users only, moxie.h is capi.
 BASE_HEADERS = {"api", "status", "types", "execution", "json"}
 # Third-party header -> the files outside tests/, bench/ and fuzz/ that may include it.
 CONFINED = {
@@ -43,8 +44,10 @@ CONFINED = {
     r"omp\.h": set(),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-SUFFIXES = {".hpp", ".cpp", ".cuh", ".cu"}
-FOLDERS = ("include", "src", "cli", "tests", "bench", "fuzz")
+SUFFIXES = {".h", ".c", ".hpp", ".cpp", ".cuh", ".cu"}
+FOLDERS = ("include", "src", "cli", "tests", "bench", "fuzz", "examples")
+# What the C ABI may need of C.
+C_HEADERS = {"stdbool.h", "stddef.h", "stdint.h"}
 
 
 def reachable(layer):
@@ -55,7 +58,7 @@ def reachable(layer):
 
 
 def layer_of(path):
-    """The layer of a file, "cli", "free" (may include anything) or None (belongs nowhere)."""
+    """The layer of a file, "cli", "examples", "free" (may include anything) or None (belongs nowhere)."""
     parts = path.split("/")
     if parts[0] == "src":
         # src/kernels has one layer per folder in it, and its contract.
@@ -63,10 +66,12 @@ def layer_of(path):
         return name if name in BELOW else None
     if parts[:2] == ["include", "moxie"]:
         name = pathlib.PurePath(path).stem
+        if path.endswith(".h"):
+            return "capi" if name == "moxie" else None
         if name == "moxie":
             return "free"
         return "base" if name in BASE_HEADERS else name if name in BELOW else None
-    return "cli" if parts[0] == "cli" else "free"
+    return parts[0] if parts[0] in ("cli", "examples") else "free"
 
 
 def resolve(root, path, name):
@@ -88,15 +93,18 @@ def problem(root, path, bracket, name):
     if target is None:
         if bracket == '"':
             return "no such file in this project"
-        if path.startswith("include/") and not re.fullmatch(r"[a-z_]+", name):
+        standard = name in C_HEADERS if path.endswith(".h") else re.fullmatch(r"[a-z_]+", name)
+        if path.startswith("include/") and not standard:
             return "a public header includes standard and public headers only"
         return None
+    if path == "include/moxie/moxie.h":
+        return "moxie.h includes standard C headers only"
     if path.startswith("include/") and not target.startswith("include/"):
         return "a public header includes standard and public headers only"
     if layer == "free":
         return None
-    if layer == "cli":
-        return None if target.startswith(("include/", "cli/")) else "cli sees include/moxie only"
+    if layer in ("cli", "examples"):
+        return None if target.startswith(("include/", f"{layer}/")) else f"{layer} sees include/moxie only"
     if layer_of(target) not in reachable(layer):
         return f"{layer} may not include {layer_of(target)} ({target})"
     return None
@@ -125,6 +133,9 @@ def self_test():
         "src/plan/axis.hpp": '#include "moxie/plan.hpp"',
         "src/pack/pack.cpp": '#include "plan/axis.hpp"',
         "cli/main.cpp": "#include <CLI/CLI.hpp>",
+        "include/moxie/moxie.h": "#include <stdint.h>",
+        "src/capi/plan.cpp": '#include "moxie/moxie.h"',
+        "examples/call.c": '#include "moxie/moxie.h"',
         "tests/pack/pack_test.cpp": '#include "plan/axis.hpp"',
         "tests/base/json_test.cpp": "#include <nlohmann/json.hpp>",
     }
@@ -148,6 +159,11 @@ def self_test():
         ("src/base/whole.cpp", '#include "moxie/moxie.hpp"'),
         ("cli/plan.cpp", '#include "plan/axis.hpp"'),
         ("cli/plan.cpp", "#include <CLI/CLI.hpp>"),
+        ("include/moxie/moxie.h", "#include <string>"),
+        ("include/moxie/moxie.h", '#include "moxie/plan.hpp"'),
+        ("include/moxie/other.h", "#include <stdint.h>"),
+        ("src/layer/layer.cpp", '#include "moxie/moxie.h"'),
+        ("examples/call.c", '#include "plan/axis.hpp"'),
     ]
     good["src/kernels/ref/reference.hpp"] = good["src/kernels/cpu/portable/experts.hpp"] = ""
     good["src/kernels/cpu/portable/route.hpp"] = ""

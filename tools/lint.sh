@@ -9,7 +9,7 @@ jobs=${2:-$(nproc)}
 step() { printf -- '-- %s\n' "$*"; }
 
 step "clang-format"
-find include src cli tests bench fuzz \( -name '*.hpp' -o -name '*.cpp' \) -print0 |
+find include src cli tests bench fuzz examples \( -name '*.[ch]' -o -name '*.[ch]pp' \) -print0 |
   xargs -0 clang-format-19 --dry-run -Werror
 
 step "include directions"

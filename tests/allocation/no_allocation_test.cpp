@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "capi/c_rig.hpp"
 #include "support/layer_rig.hpp"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -95,6 +96,21 @@ TEST(NoAllocation, ForwardAllocatesNothing) {  // C12, pit63
       }
     }
   }
+}
+
+TEST(NoAllocation, ForwardThroughTheCAbiAllocatesNothing) {
+  if (!kCanCount) GTEST_SKIP() << "a sanitizer owns malloc";
+  const test::RigModel model({});
+  const test::ModelHandle handle = test::opened(model->checkpoint.path());
+  const test::LayerHandle layer = test::prepared(test::planned(handle.get()).get());
+  const Probe probe = test::probe_of(*model, 64, model->config.top_k);
+  test::CCall call(layer.get(), probe);
+  ASSERT_EQ(moxie_forward(layer.get(), &call.args), MOXIE_STATUS_OK);
+  const std::uint64_t before = allocations;
+  const int status = moxie_forward(layer.get(), &call.args);
+  const std::uint64_t after = allocations;
+  EXPECT_EQ(status, MOXIE_STATUS_OK);
+  EXPECT_EQ(after, before);
 }
 
 TEST(NoAllocation, RoutingAllocatesNothing) {  // C12, pit63

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# consumer.sh STYLE BUILD_DIR: builds and runs tests/consumer/main.cpp against moxie as one kind of user does.
+# consumer.sh STYLE BUILD_DIR: builds and runs tests/consumer/main.cpp and, over the C ABI, examples/c_forward.c against
+# moxie as one kind of user does.
 #   install            writes the installed tree that find_package and pkg_config use, then moves it
 #   find_package       CMake user of the installed tree, shared and static
 #   pkg_config         user without CMake, shared and static
@@ -12,10 +13,22 @@ build=$2
 work=$build/consumer
 prefix=$work/prefix
 cxx=${CXX:-c++}
+cc=${CC:-cc}
 
 run() {
   echo "+ $*"
   "$@"
+}
+
+# check_c SHARED STATIC: both programs compute the same bits from a checkpoint.
+check_c() {
+  rm -rf "$work/model.$style"
+  "$build/bin/moxie" synth "$work/model.$style" --model tiny -q
+  run "$1" "$work/model.$style" >"$work/shared.$style"
+  run "$2" "$work/model.$style" >"$work/static.$style"
+  cat "$work/shared.$style"
+  grep -q 'checksum [0-9a-f]' "$work/shared.$style"
+  diff <(tail -n 1 "$work/shared.$style") <(tail -n 1 "$work/static.$style")
 }
 
 case $style in
@@ -33,10 +46,11 @@ case $style in
   find_package)
     rm -rf "$work/find_package"
     run cmake -G Ninja -S "$here/find_package" -B "$work/find_package" \
-      -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+      -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
     run cmake --build "$work/find_package"
     run "$work/find_package/use_moxie"
     run "$work/find_package/use_moxie_static"
+    check_c "$work/find_package/c_moxie" "$work/find_package/c_moxie_static"
     ;;
   pkg_config)
     mkdir -p "$work/pkg_config"
@@ -52,14 +66,20 @@ case $style in
     run "$cxx" -std=c++20 "${cflags[@]}" "$here/main.cpp" "${private_libs[@]/#-lmoxie/-l:libmoxie.a}" \
       -o "$work/pkg_config/static"
     run "$work/pkg_config/static"
+    # The C compiler links too: what the C++ inside needs is said by moxie.pc.
+    c_flags=(-std=c11 -Wall -Wextra -Werror "${cflags[@]}" "$here/../../examples/c_forward.c")
+    run "$cc" "${c_flags[@]}" "${libs[@]}" -lm "-Wl,-rpath,$libdir" -o "$work/pkg_config/c_shared"
+    run "$cc" "${c_flags[@]}" "${private_libs[@]/#-lmoxie/-l:libmoxie.a}" -lm -o "$work/pkg_config/c_static"
+    check_c "$work/pkg_config/c_shared" "$work/pkg_config/c_static"
     ;;
   add_subdirectory)
     # Kept between runs: this user compiles all of moxie.
     run cmake -G Ninja -S "$here/add_subdirectory" -B "$work/add_subdirectory" \
-      -DCMAKE_CXX_COMPILER="$cxx" -DMOXIE_SOURCE_DIR="$here/../.." >/dev/null
+      -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" -DMOXIE_SOURCE_DIR="$here/../.." >/dev/null
     run cmake --build "$work/add_subdirectory"
     run "$work/add_subdirectory/use_moxie"
     run "$work/add_subdirectory/use_moxie_static"
+    check_c "$work/add_subdirectory/c_moxie" "$work/add_subdirectory/c_moxie_static"
     ;;
   *)
     echo "consumer.sh: no style '$style'" >&2

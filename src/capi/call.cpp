@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of a layer. What succeeds allocates nothing.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "capi/handles.hpp"
+#include "capi/refusal.hpp"
+#include "capi/versioned.hpp"
+
+namespace moxie::capi {
+
+namespace {
+
+DType dtype_of(std::uint32_t value, const char* field) {
+  if (value == MOXIE_DTYPE_F32) return DType::f32;
+  if (value == MOXIE_DTYPE_BF16) return DType::bf16;
+  refuse("MOXIE-A003", std::string(field) + " is no element type",
+         "MOXIE_DTYPE_F32 (1) or MOXIE_DTYPE_BF16 (2)", std::to_string(value));
+}
+
+// A kernel reads and writes whole elements.
+void require_data(const void* data, std::uint64_t element_bytes, const char* field) {
+  require_pointer(data, field);
+  if (reinterpret_cast<std::uintptr_t>(data) % element_bytes == 0) return;
+  refuse("MOXIE-A004", std::string(field) + " is not aligned to its elements",
+         "a multiple of " + std::to_string(element_bytes),
+         std::to_string(reinterpret_cast<std::uintptr_t>(data)));
+}
+
+void require_stride(std::uint64_t stride, std::uint64_t hidden, const char* field) {
+  if (stride >= hidden) return;
+  refuse("MOXIE-A004", std::string(field) + " is less than a row",
+         "at least hidden, " + std::to_string(hidden), std::to_string(stride));
+}
+
+LayerIo io_of(const MoeLayer& layer, const moxie_forward_args& args) {
+  const ShardPlan& plan = layer.plan();
+  require_reserved(args.reserved, "moxie_forward_args.reserved");
+  const DType x_dtype = dtype_of(args.x_dtype, "x_dtype");
+  const DType y_dtype = dtype_of(args.y_dtype, "y_dtype");
+  require_stride(args.x_row_stride, plan.hidden, "x_row_stride");
+  require_stride(args.y_row_stride, plan.hidden, "y_row_stride");
+  require_data(args.flags, sizeof(std::uint32_t), "flags");
+  require_pointer(args.workspace, "workspace");
+  if (args.tokens > 0) {
+    require_data(args.x, bits_of(x_dtype) / 8, "x");
+    require_data(args.y, bits_of(y_dtype) / 8, "y");
+    require_data(args.topk_ids, sizeof(std::int32_t), "topk_ids");
+    require_data(args.topk_weights, sizeof(float), "topk_weights");
+  }
+  if (plan.target == Target::cpu && args.stream != nullptr) {
+    refuse("MOXIE-A004", "a layer on the CPU has no stream", "stream null", "a stream",
+           "plan for the GPU that the stream belongs to");
+  }
+  return {.x = {.data = args.x,
+                .dtype = x_dtype,
+                .rows = args.tokens,
+                .cols = plan.hidden,
+                .row_stride = args.x_row_stride},
+          .topk_ids = args.topk_ids,
+          .topk_weights = args.topk_weights,
+          .y = {.data = args.y,
+                .dtype = y_dtype,
+                .rows = args.tokens,
+                .cols = plan.hidden,
+                .row_stride = args.y_row_stride},
+          .flags = args.flags};
+}
+
+std::span<std::byte> workspace_of(const moxie_forward_args& args) {
+  return {static_cast<std::byte*>(args.workspace), args.workspace_bytes};
+}
+
+void require_workspace(const MoeLayer& layer, const moxie_forward_args& args) {
+  // Refuses more slots than a call may have.
+  const std::uint64_t needed = layer.workspace_size(args.tokens);
+  if (args.workspace_bytes >= needed) return;
+  refuse("MOXIE-A005", "the workspace is too small for " + std::to_string(args.tokens) + " tokens",
+         "at least " + std::to_string(needed) + " bytes", std::to_string(args.workspace_bytes));
+}
+
+void forward(const moxie_layer& handle, const moxie_forward_args& args) {
+  const MoeLayer& layer = handle.layer;
+  const LayerIo io = io_of(layer, args);
+  if (handle.scales_missing) {
+    refuse("MOXIE-R017", "the scales of the activations are not known yet", "moxie_warm_up() first",
+           "moxie_forward()");
+  }
+  require_workspace(layer, args);
+  const CallStatus status = layer.forward(io, workspace_of(args), args.stream);
+  if (status == CallStatus::ok) return;
+  if (status == CallStatus::device_failed) {
+    throw Error(ErrorCode::environment,
+                {.code = "MOXIE-E005",
+                 .message = "the device did not take the work of the call",
+                 .hint = "ask the stream: an earlier failure stays with it"});
+  }
+  refuse("MOXIE-A004", "the layer does not take this call", "ok", std::string(name_of(status)));
+}
+
+std::uint32_t warm_up(moxie_layer& handle, const moxie_forward_args& args) {
+  MoeLayer& layer = handle.layer;
+  const LayerIo io = io_of(layer, args);
+  require_workspace(layer, args);
+  const auto scales = layer.warm_up(io, workspace_of(args), layer.plan().act_margin);
+  layer.freeze(scales);
+  handle.scales_missing = false;
+  return static_cast<std::uint32_t>(std::ranges::count_if(
+      scales, [](const ActScales& rank) { return rank.slots == 0 || rank.guarded; }));
+}
+
+}  // namespace
+
+}  // namespace moxie::capi
+
+using namespace moxie::capi;  // NOLINT(google-build-using-namespace): of the C functions below
+
+extern "C" {
+
+int moxie_workspace_size(const moxie_layer* layer, uint64_t tokens, uint64_t* bytes) noexcept {
+  return guarded([&] {
+    require_pointer(bytes, "bytes");
+    *bytes = 0;
+    require_pointer(layer, "layer");
+    *bytes = layer->layer.workspace_size(tokens);
+  });
+}
+
+int moxie_forward(const moxie_layer* layer, const moxie_forward_args* args) noexcept {
+  return guarded([&] {
+    require_pointer(layer, "layer");
+    forward(*layer, read_struct(args));
+  });
+}
+
+int moxie_warm_up(moxie_layer* layer, const moxie_forward_args* args,
+                  uint32_t* fallback_ranks) noexcept {
+  return guarded([&] {
+    require_pointer(layer, "layer");
+    const std::uint32_t fallbacks = warm_up(*layer, read_struct(args));
+    if (fallback_ranks != nullptr) *fallback_ranks = fallbacks;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands behind the opaque handles of moxie.h.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moxie/layer.hpp"
+#include "moxie/model.hpp"
+#include "moxie/moxie.h"
+#include "moxie/pack.hpp"
+#include "moxie/plan.hpp"
+
+namespace moxie::capi {
+
+// Where experts come from: one of the two.
+struct Source {
+  std::optional<MoeModel> model;
+  std::optional<PackedFolder> folder;
+  std::vector<Finding> findings;  // of opening
+  std::vector<int> layers;        // that can be prepared, ascending
+
+  [[nodiscard]] const ModelConfig& config() const {
+    return folder ? folder->config : model->config;
+  }
+};
+
+// Error(usage) MOXIE-K004.
+const RankPlan& require_rank(const ShardPlan& plan, std::uint32_t rank);
+
+}  // namespace moxie::capi
+
+// NOLINTBEGIN(readability-identifier-naming): names of the C header
+struct moxie_model {
+  std::shared_ptr<const moxie::capi::Source> source;
+};
+
+struct moxie_plan {
+  std::shared_ptr<const moxie::capi::Source> source;
+  moxie::ShardPlan plan;
+  std::string json;
+};
+
+struct moxie_layer {
+  moxie::MoeLayer layer;
+  bool scales_missing;  // of policy warmup, before moxie_warm_up()
+};
+// NOLINTEND(readability-identifier-naming)
