@@ -25,6 +25,7 @@ struct KernelProblem {
   BlockFormat format = BlockFormat::mxfp4;
   ActFormat act_format = ActFormat::bf16;
   std::uint64_t hidden = 0;
+  std::uint64_t inter = 0;  // of a rank, before the kernel's own padding
 };
 
 // How a kernel adds up the products of a row: products are exact, `lanes` partial sums run side by
@@ -45,6 +46,7 @@ struct KernelEntry {
   LayoutKind layout = LayoutKind::linear;
   std::uint64_t inter_multiple = 1;   // local intermediate width is padded to this
   std::uint64_t hidden_multiple = 1;  // hidden must be a multiple of this
+  std::uint64_t columns_most = ~std::uint64_t{0};  // of the larger of hidden and inter
   std::span<const ActFormat> act_formats;
   SumOrder sum_order{};
   std::string_view route{};                // the routing kernel that goes with it

@@ -17,6 +17,9 @@ namespace {
 constexpr std::array kPortableActFormats = {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8,
                                             ActFormat::nvfp4};
 
+// Those whose values are exact in fp16.
+constexpr std::array kFp16ActFormats = {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8};
+
 constexpr std::array kOtherGpus = {Target::sm100, Target::sm120};
 
 constexpr KernelEntry kKernels[] = {
@@ -29,6 +32,17 @@ constexpr KernelEntry kKernels[] = {
      .sum_order = {.lanes = 8, .block = 256},
      .route = "cpu.portable.route",
      .built = true},
+    // Rows of activations stay in a block's shared memory: that bounds the columns.
+    {.name = "cuda.sm90.experts.fp16",
+     .target = Target::sm90,
+     .layout = LayoutKind::linear,
+     .inter_multiple = 64,
+     .hidden_multiple = 64,
+     .columns_most = 7680,
+     .act_formats = kFp16ActFormats,
+     .sum_order = {.lanes = 4, .block = 256},
+     .route = "cuda.portable.route",
+     .built = MOXIE_CUDA_BUILT != 0},
     {.name = "cuda.portable.experts",
      .target = Target::sm90,
      .layout = LayoutKind::linear,
@@ -79,6 +93,11 @@ std::string refusal(const KernelEntry& kernel, const KernelProblem& problem) {
   if (problem.hidden % kernel.hidden_multiple != 0) {
     return "needs hidden to be a multiple of " + std::to_string(kernel.hidden_multiple) + ", got " +
            std::to_string(problem.hidden);
+  }
+  const std::uint64_t columns = std::max(problem.hidden, problem.inter);
+  if (columns > kernel.columns_most) {
+    return "takes products of up to " + std::to_string(kernel.columns_most) + " columns, not " +
+           std::to_string(columns);
   }
   return {};
 }

@@ -75,6 +75,12 @@ void copy_to_host(std::span<std::byte> to, const std::byte* from);
 // Fills in the order of a stream. Returns the runtime's code, 0 when all is well.
 int fill(void* at, std::byte value, std::uint64_t bytes, void* stream) noexcept;
 
+// From one place of device memory to another, in the order of the default stream.
+int copy_on_device(std::byte* to, const std::byte* from, std::uint64_t bytes) noexcept;
+
+// Until what is in the default stream is done. Returns the runtime's code.
+int wait_for_default_stream() noexcept;
+
 // "cudaErrorIllegalAddress: an illegal memory access was encountered".
 std::string error_text(int code);
 

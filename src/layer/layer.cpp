@@ -82,7 +82,7 @@ std::uint64_t bytes_for(const ShardPlan& plan, const LayerSpec& spec, const Expe
   std::uint64_t most = 0;  // ranks run one after another in the same space
   for (const RankPlan& rank : plan.ranks)
     most = std::max(most, kernel.workspace_bytes(experts_shape(plan, spec, rank), tokens));
-  return kWorkspaceAlign + 2 * partial_bytes(plan, tokens) + most;
+  return kWorkspaceAlign + partials_bytes(plan, spec, kernel, tokens) + most;
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ void MoeLayer::State::hold(PackedExperts packed) {
     local[rank.experts.first + i] = static_cast<std::int32_t>(i);
   DeviceExperts on_device;
   if (partials != nullptr) {
-    on_device = DeviceExperts(packed, local);
+    on_device = DeviceExperts(packed, local, *kernel, experts_shape(plan, spec, rank), offsets);
     packed.blobs = {};
   }
   held.push_back({.packed = std::move(packed),
@@ -104,7 +104,7 @@ ExpertsArgs MoeLayer::State::args_of(const HeldRank& rank, const LayerIo& io) co
   return {
       .shape = rank.shape,
       .weights = {.blobs = partials == nullptr ? rank.packed.blobs.data() : rank.on_device.blobs(),
-                  .stride = plan.layout.stride,
+                  .stride = partials == nullptr ? plan.layout.stride : rank.on_device.stride(),
                   .offsets = offsets,
                   .local_of_expert = partials == nullptr ? rank.local_of_expert.data()
                                                          : rank.on_device.local_of_expert()},
@@ -130,7 +130,7 @@ ActScales MoeLayer::State::warm_up(const HeldRank& rank, const LayerIo& io, floa
   args.shape.act_scale = ActScale::dynamic;
   args.act_margin = margin;
   args.y = reinterpret_cast<float*>(base);
-  args.workspace = base + 2 * partial_bytes(plan, io.x.rows);
+  args.workspace = base + partials_bytes(plan, spec, *kernel, io.x.rows);
   args.trace = nullptr;
   if (partials == nullptr) {
     args.flags = &measured.flags;
@@ -190,7 +190,7 @@ void MoeLayer::State::run(const LayerIo& io, std::byte* workspace) const {
   const bool dense = io.y.dtype == DType::f32 && io.y.row_stride == hidden;
   float* sum = dense ? static_cast<float*>(io.y.data) : reinterpret_cast<float*>(base);
   auto* partial = reinterpret_cast<float*>(base + partial_bytes(plan, tokens));
-  std::byte* rest = base + 2 * partial_bytes(plan, tokens);
+  std::byte* rest = base + partials_bytes(plan, spec, *kernel, tokens);
 
   std::uint64_t reduce_ns = 0;
   for (const HeldRank& rank : held) {
@@ -233,6 +233,8 @@ CallStatus MoeLayer::State::run_on_device(const LayerIo& io, std::byte* workspac
   int error = 0;
   const auto note = [&error](int code) { error = error == 0 ? code : error; };
   std::byte* base = align_up(workspace, kWorkspaceAlign);
+  const std::uint64_t sums_bytes = partials_bytes(plan, spec, *kernel, tokens);
+  const bool direct = sums_bytes == 0;  // the one kernel writes y
   const bool dense = io.y.dtype == DType::f32 && io.y.row_stride == plan.hidden;
   PartialsArgs sums{.sum = dense ? static_cast<float*>(io.y.data) : reinterpret_cast<float*>(base),
                     .partial = reinterpret_cast<const float*>(base + partial_bytes(plan, tokens)),
@@ -250,9 +252,10 @@ CallStatus MoeLayer::State::run_on_device(const LayerIo& io, std::byte* workspac
     } else {
       ExpertsArgs args = args_of(held[i], io);
       args.y = y;
+      if (direct) args.final_y = io.y;
       if (io.act_tap != nullptr)
         args.act_tap = io.act_tap + i * tokens * spec.top_k * plan.inter().kernel.value;
-      args.workspace = base + 2 * partial_bytes(plan, tokens);
+      args.workspace = base + sums_bytes;
       args.trace = nullptr;
       args.stream = stream;
       args.launch_error = &error;
@@ -260,7 +263,7 @@ CallStatus MoeLayer::State::run_on_device(const LayerIo& io, std::byte* workspac
     }
     if (i > 0) partials->add(sums);
   }
-  if (!dense) partials->store(sums);
+  if (!dense && !direct) partials->store(sums);
   return error == 0 ? CallStatus::ok : CallStatus::device_failed;
 }
 

@@ -2,6 +2,7 @@
 // What a layer holds and how it runs: its ranks one after another, on the CPU or in a stream.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -19,6 +20,16 @@ inline constexpr std::uint64_t kWorkspaceAlign = 64;
 // Rows of partial sums, [tokens, hidden] f32 each.
 inline std::uint64_t partial_bytes(const ShardPlan& plan, std::uint64_t tokens) {
   return round_up(tokens * plan.hidden * sizeof(float), kWorkspaceAlign);
+}
+
+// Bytes of the sums between the ranks' kernels and y: none where a kernel writes y itself, as a
+// layer of one rank lets it.
+inline std::uint64_t partials_bytes(const ShardPlan& plan, const LayerSpec& spec,
+                                    const ExpertsKernel& kernel, std::uint64_t tokens) {
+  const bool one = spec.reduction == Reduction::caller || plan.ranks.size() == 1;
+  const bool empty = std::ranges::any_of(
+      plan.ranks, [](const RankPlan& rank) { return rank.slice.rows.count == Elems{0}; });
+  return one && !empty && kernel.stores_y ? 0 : 2 * partial_bytes(plan, tokens);
 }
 
 // Whether one call may have so many slots.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/checked.hpp"
 #include "formats/block_format.hpp"
 #include "plan/ranks.hpp"
 
@@ -157,7 +158,8 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   const KernelEntry& kernel = choose_kernel({.target = plan.target,
                                              .format = plan.format,
                                              .act_format = plan.act_format,
-                                             .hidden = plan.hidden},
+                                             .hidden = plan.hidden,
+                                             .inter = divide_up(config.inter, plan.tp)},
                                             plan.considered);
   if (plan.act_format == ActFormat::nvfp4) {
     plan.act_scale = act_scale_of(options, model, plan.format);

@@ -162,6 +162,12 @@ int fill(void* at, std::byte value, std::uint64_t bytes, void* stream) noexcept 
   return cudaMemsetAsync(at, std::to_integer<int>(value), bytes, stream_of(stream));
 }
 
+int copy_on_device(std::byte* to, const std::byte* from, std::uint64_t bytes) noexcept {
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr);
+}
+
+int wait_for_default_stream() noexcept { return cudaStreamSynchronize(nullptr); }
+
 Graph::Graph(Stream& stream) : stream_(stream) {
   MOXIE_CUDA(cudaStreamBeginCapture(stream_of(stream.handle()), cudaStreamCaptureModeThreadLocal));
 }

@@ -5,11 +5,13 @@
 #include "kernels/cpu/portable/experts.hpp"
 #include "kernels/cpu/portable/route.hpp"
 #include "kernels/cuda/portable/kernels.hpp"
+#include "kernels/cuda/sm90/kernels.hpp"
 
 namespace moxie {
 
 const ExpertsKernel* find_experts_kernel(std::string_view name) {
   if (name == "cpu.portable.experts") return &cpu::portable::kExperts;
+  if (name == "cuda.sm90.experts.fp16") return cuda::sm90::experts_kernel();
   if (name == "cuda.portable.experts") return cuda::portable::experts_kernel();
   return nullptr;
 }
