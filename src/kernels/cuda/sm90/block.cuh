@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/sm90/call.hpp"
+#include "kernels/cuda/sm90/combine.cuh"
 #include "kernels/cuda/sm90/finish.cuh"
 #include "kernels/cuda/sm90/products.cuh"
 #include "kernels/cuda/sm90/rows.cuh"
@@ -16,42 +17,7 @@
 
 namespace moxie::cuda::sm90 {
 
-// Weighted sums over a token's slots, in their order; masked slots are skipped.
-__device__ inline void combine(const Call& call, std::uint32_t first, std::uint32_t end) {
-  const ExpertsShape& shape = call.args.shape;
-  const auto hidden = static_cast<std::uint32_t>(shape.hidden);
-  const auto top_k = static_cast<std::uint32_t>(shape.top_k);
-  const MutableMatrixRef& y = call.args.final_y;
-  const std::uint32_t parts = (hidden + kCombineColumns - 1) / kCombineColumns;
-  for (std::uint32_t unit = first; unit < end; ++unit) {
-    const std::uint32_t token = unit / parts;
-    const std::uint32_t column = unit % parts * kCombineColumns + multiplier_thread() * 4;
-    if (column >= hidden) continue;
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-    for (std::uint32_t choice = 0; choice < top_k; ++choice) {
-      const std::uint32_t slot = token * top_k + choice;
-      if (call.work.expert_of_slot[slot] < 0) continue;
-      const float weight = call.args.topk_weights[slot];
-      const float4 value = __ldcg(
-          reinterpret_cast<const float4*>(call.work.down + std::uint64_t{slot} * hidden + column));
-      sum.x += weight * value.x, sum.y += weight * value.y;
-      sum.z += weight * value.z, sum.w += weight * value.w;
-    }
-    const float values[4] = {sum.x, sum.y, sum.z, sum.w};
-    const std::uint64_t at = token * y.row_stride + column;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (y.dtype == DType::f32) {
-        static_cast<float*>(y.data)[at + i] = values[i];
-      } else {
-        static_cast<__nv_bfloat16*>(y.data)[at + i] = __float2bfloat16_rn(values[i]);
-      }
-    }
-  }
-}
-
-template <BlockFormat kFormat, int kTiles, class TPace, int kBuffers, class TSync>
+template <BlockFormat kFormat, int kTiles, class TPace, class TSync>
 class Multiplier {
  public:
   __device__ Multiplier(const Call& call, TSync sync, Shared& shared, std::uint32_t base)
@@ -67,11 +33,11 @@ class Multiplier {
   __device__ void run() {
     for (Place<kSegments> at;; at.next()) {
       wait_barrier(sync_.segment_full[at.place], at.parity);
-      const Segment& segment = shared_.segments[at.place];
+      Segment& segment = shared_.segments[at.place];
       if (multiplier_thread() == 0) shared_.queue.begin(segment.chunk);
       if (segment.phase == kNothing) return;
       if (segment.phase == kCombine) {
-        combine(call_, segment.unit, segment.end);
+        combine(call_, segment.unit, segment.end, multiplier_thread());
         // The others leave such a segment at once: it must not be overwritten while it is read.
         synchronise<1, kThreads>();
       } else if (segment.phase == kGateUp) {
@@ -84,12 +50,24 @@ class Multiplier {
 
  private:
   template <std::uint32_t kPhase>
-  __device__ void multiply(const Segment& segment) {
+  __device__ void multiply(Segment& segment) {
     if (segment.same_rows == 0) {
+      const RowsOf rows = kPhase == kGateUp ? rows_of_x(call_) : rows_of_act(call_);
+      const RowPlace place{.to = rows_,
+                           .row_bytes = call_.memory[kTiles - 1].row_bytes[kPhase],
+                           .count = segment.rows,
+                           .row = segment.row,
+                           .amax = segment.amax};
       synchronise<1, kThreads>();  // nobody needs the rows before them any more
-      place_rows(multiplier_thread(), call_.args.shape.act_format,
-                 kPhase == kGateUp ? rows_of_x(call_) : rows_of_act(call_), segment.row,
-                 segment.amax, segment.rows, rows_, call_.memory[kTiles - 1].row_bytes[kPhase]);
+      stage_rows(call_.args.shape.act_format, rows, place, multiplier_thread());
+      synchronise<1, kThreads>();
+      lift_rows(place, multiplier_thread(), rows.columns);
+      if (multiplier_thread() < segment.rows)
+        shared_.amax[multiplier_thread()] = segment.amax[multiplier_thread()];
+      synchronise<1, kThreads>();
+    } else {
+      if (multiplier_thread() < segment.rows)
+        segment.amax[multiplier_thread()] = shared_.amax[multiplier_thread()];
       synchronise<1, kThreads>();
     }
     const std::uint32_t units = segment.end - segment.unit;
@@ -117,18 +95,17 @@ class Multiplier {
       rows += TPace::kSteps * kStepColumns * 2;
       weights_.next();
     }
-    wait_barrier(sync_.sums_free[turn_.place], turn_.parity);
-    const std::uint32_t buffer = sums_ + turn_.place * (kWarps * kWarpSums<kTiles>) +
-                                 warp_ * kWarpSums<kUsed> + place_of(lane_) * 16;
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int n = 0; n < kUsed; ++n)
-        store_shared4(buffer + (tile * kUsed + n) * 512, sums[tile][n]);
+    for (int n = 0; n < kUsed; ++n) {
+      wait_barrier(sync_.sums_free[turn_.place], turn_.parity);
+      const std::uint32_t buffer =
+          sums_ + turn_.place * kSumsBytes + warp_ * kWarpSums + place_of(lane_) * 16;
+      store_shared4(buffer, sums[0][n]);
+      store_shared4(buffer + kTileSums, sums[1][n]);
+      __syncwarp();
+      if (lane_ == 0) arrive(sync_.sums_full[turn_.place]);
+      turn_.next();
     }
-    __syncwarp();
-    if (lane_ == 0) arrive(sync_.sums_full[turn_.place]);
-    turn_.next();
   }
 
   // The steps in one place of the ring, of which this warp has `steps` or as many as fit.
@@ -167,21 +144,23 @@ class Multiplier {
   std::uint32_t rows_;
   std::uint32_t ring_;
   Place<TPace::kPlaces> weights_;
-  Place<kBuffers> turn_{.parity = 1};
+  Place<kSumsBuffers> turn_{.parity = 1};
 };
 
 // kTiles: 8 or 16 rows of activations at most.
 template <BlockFormat kFormat, int kTiles, class TPace>
 __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std::uint32_t base) {
   static_assert(TPace::kSteps <= 2);
-  constexpr int kBuffers = kTiles == 1 ? 2 : 1;
-  using BlockSync = Sync<TPace::kPlaces, kBuffers>;
+  using BlockSync = Sync<TPace::kPlaces>;
   const Memory& memory = call.memory[kTiles - 1];
   const BlockSync sync(base + kBarriers);
   if (threadIdx.x == 0) {
     sync.init();
     shared.queue.current = 0;
   }
+  // The first chunk's number and the count of items are on their way together.
+  std::uint32_t ticket = 0;
+  if (threadIdx.x == kFeeder * 32) ticket = atomicAdd(&call.work.progress->ticket, 1U);
   const Schedule schedule(call, call.work.progress->items);
   __syncthreads();
   const std::uint32_t warp = __shfl_sync(0xFFFFFFFFU, threadIdx.x / 32, 0);
@@ -189,16 +168,17 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
   static_assert(kBlockThreads == 640 && kFirstMultiplier == 4);
   if (warp >= kFirstMultiplier) {
     take_registers<104>();
-    Multiplier<kFormat, kTiles, TPace, kBuffers, BlockSync>(call, sync, shared, base).run();
+    Multiplier<kFormat, kTiles, TPace, BlockSync>(call, sync, shared, base).run();
   } else {
     give_registers<64>();
     if (warp == kFeeder) {
       if (threadIdx.x % 32 == 0)
-        feed<kFormat, TPace>(call, sync, base + memory.ring, shared.queue, schedule);
+        feed<kFormat, TPace>(call, sync, base + memory.ring, shared.queue, schedule,
+                             ticket);
     } else if (warp == kScout) {
       Scout(call, sync, shared, schedule).run();
     } else {
-      Finisher<kTiles, kBuffers, BlockSync>(call, sync, shared, base + memory.sums).run();
+      Finisher<BlockSync>(call, sync, shared, base + memory.sums).run();
     }
   }
 }

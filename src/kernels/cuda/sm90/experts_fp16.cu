@@ -47,11 +47,10 @@ constexpr std::array kVariants = {variant<Pace<7, 1>, Pace<5, 1>>(),
 
 // Shared memory of items of 8 * tiles rows with so many stages in flight; its bytes.
 std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int stages, Memory& memory) {
-  constexpr std::uint32_t kSums = 2 * kWarps * 2 * 512;
   memory.row_bytes[0] = row_bytes_of(shape.format, static_cast<std::uint32_t>(shape.hidden));
   memory.row_bytes[1] = row_bytes_of(shape.format, static_cast<std::uint32_t>(shape.inter));
   memory.sums = kSharedBytes;
-  memory.rows = memory.sums + kSums;
+  memory.rows = memory.sums + kSumsBuffers * kSumsBytes;
   memory.ring = memory.rows + static_cast<std::uint32_t>(round_up(
                                   tiles * kRowsOfTile *
                                       std::max(memory.row_bytes[0], memory.row_bytes[1]),
@@ -153,9 +152,8 @@ void run(const ExpertsArgs& args) {
     carve(args.shape, tokens, align_up(args.workspace, kAlign), call.work);
     call.tokens = static_cast<std::uint32_t>(tokens);
     call.slots = static_cast<std::uint32_t>(tokens * args.shape.top_k);
-    const auto looking = static_cast<unsigned>(divide_up(tokens, kTokensAtOnce));
-    launch(prepare_slots, 1 + std::min(looking, blocks), kSlotThreads,
-           args.shape.local_experts * sizeof(std::uint32_t), stream, call);
+    launch(prepare_slots, 1, kSlotThreads, args.shape.local_experts * sizeof(std::uint32_t), stream,
+           call);
     launch(kernel, blocks, kBlockThreads, bytes, stream, call);
     if (args.act_tap != nullptr) launch(tap_acts, blocks, kThreads, 0, stream, call);
   }

@@ -15,17 +15,13 @@
 
 namespace moxie::cuda::sm90 {
 
-// Bytes of a unit's partial sums: of every warp, two tiles of 16 rows x 8 tokens kUsed times.
-template <int kUsed>
-inline constexpr std::uint32_t kWarpSums = 2 * kUsed * 512;
-
 // Among the 16-byte places of a tile's partial sums that of an MMA lane: those of eight rows and
 // two tokens then lie in different banks.
 __device__ __forceinline__ std::uint32_t place_of(std::uint32_t lane) {
   return lane ^ (lane >> 3 & 3);
 }
 
-template <int kTiles, int kBuffers, class TSync>
+template <class TSync>
 class Finisher {
  public:
   __device__ Finisher(const Call& call, TSync sync, Shared& shared, std::uint32_t sums)
@@ -51,11 +47,7 @@ class Finisher {
   __device__ void finish(const Segment& segment) {
     finish_units<kPhase>(segment);
     synchronise<2, kFinishers * 32>();  // all results of the segment are stored
-    const std::uint32_t thread = threadIdx.x - kFirstFinisher * 32;
-    if (kPhase == kGateUp && thread < segment.rows)
-      atomicMax(call_.work.act_amax + segment.slot[thread], shared_.act_amax[thread]);
-    synchronise<2, kFinishers * 32>();
-    if (thread == 0)
+    if (threadIdx.x == kFirstFinisher * 32)
       add_release(kPhase == kGateUp ? call_.work.gate_up_units + segment.item
                                     : &call_.work.progress->down_units,
                   segment.end - segment.unit);
@@ -72,55 +64,56 @@ class Finisher {
     const std::uint32_t warp = threadIdx.x / 32 - kFirstFinisher;
     const std::uint32_t row = lane % 16;
     const std::uint32_t rows = segment.rows;
-    const std::uint32_t pairs = (rows + 1) / 2;
     const std::uint32_t strips = product.strips_of_unit;
     const std::uint32_t parts = strips * (paired ? 1 : 2);
     const std::uint32_t columns = paired ? 16 : 32;  // of a strip
-    const std::uint32_t tile_bytes = kTiles == 2 && rows > kRowsOfTile ? 1024 : 512;
-    const std::uint32_t apart = strips * 2 * tile_bytes;  // from split to split
-    const float mul_first = segment.mul[kPhase == kDown ? 2 : paired ? 0 : 1];
-    const float mul_second = segment.mul[1];
-    if (kPhase == kGateUp && warp == 0 && lane < 2 * kRowsOfTile) shared_.act_amax[lane] = 0;
-    synchronise<2, kFinishers * 32>();
+    const std::uint32_t apart = strips * kWarpSums;         // from split to split
+    const float* muls = reinterpret_cast<const float*>(
+        call_.args.weights.blobs + segment.expert * call_.args.weights.stride +
+        call_.experts.muls);
+    const float mul_first = kPlacedMul * __ldg(muls + (kPhase == kDown ? 2 : paired ? 0 : 1));
+    const float mul_second = kPlacedMul * __ldg(muls + 1);
     for (std::uint32_t unit = segment.unit; unit < segment.end; ++unit) {
-      wait_barrier(sync_.sums_full[turn_.place], turn_.parity);
-      const std::uint32_t buffer = sums_ + turn_.place * (kWarps * kWarpSums<kTiles>) +
-                                   (row / 8 * 2 + lane / 16) * 4;
 #pragma unroll 1
-      for (std::uint32_t part = parts == 1 ? 0 : warp; part < parts; part += kFinishers) {
-        const std::uint32_t strip = strips == 1 ? 0 : part % 2;
-        const std::uint32_t tile = strips == 1 ? part : part / 2;
-        const std::uint32_t column = (unit * strips + strip) * columns + tile * 16 + row;
-        float bias[2] = {};
-        if (call_.experts.has_bias) load_biases<kPhase>(segment.expert, column, paired, bias);
-        const std::uint32_t sums = buffer + strip * 2 * tile_bytes + tile * tile_bytes;
+      for (std::uint32_t first_token = 0; first_token < rows; first_token += kRowsOfTile) {
+        const std::uint32_t pairs = (min(rows - first_token, kRowsOfTile) + 1) / 2;
+        wait_barrier(sync_.sums_full[turn_.place], turn_.parity);
+        const std::uint32_t buffer =
+            sums_ + turn_.place * kSumsBytes + (row / 8 * 2 + lane / 16) * 4;
 #pragma unroll 1
-        for (std::uint32_t pair = parts == 1 ? warp : 0; pair < pairs;
-             pair += parts == 1 ? kFinishers : 1) {
-          const std::uint32_t token = pair * 2 + lane / 16;
-          const std::uint32_t from =
-              sums + pair / 4 * 512 + place_of(row % 8 * 4 + pair % 4) * 16;
-          const std::uint32_t slot = segment.slot[token];
-          const float lower = segment.lower[token];
-          const float first =
-              fmaf(sum_of(from, product.splits, apart) * lower, mul_first, bias[0]);
-          float second = 0;
-          if (paired) {
-            second = fmaf(sum_of(from + tile_bytes, product.splits, apart) * lower, mul_second,
-                          bias[1]);
-          }
-          if (token >= rows) continue;
-          if constexpr (kPhase == kDown) {
-            call_.work.down[std::uint64_t{slot} * call_.args.shape.hidden + column] = first;
-          } else {
-            atomicMax(&shared_.act_amax[token],
-                      store_act(column, slot, paired ? first : 0, paired ? second : first));
+        for (std::uint32_t part = parts == 1 ? 0 : warp; part < parts; part += kFinishers) {
+          const std::uint32_t strip = strips == 1 ? 0 : part % 2;
+          const std::uint32_t tile = strips == 1 ? part : part / 2;
+          const std::uint32_t column = (unit * strips + strip) * columns + tile * 16 + row;
+          float bias[2] = {};
+          if (call_.experts.has_bias) load_biases<kPhase>(segment.expert, column, paired, bias);
+          const std::uint32_t sums = buffer + strip * kWarpSums + tile * kTileSums;
+#pragma unroll 1
+          for (std::uint32_t pair = parts == 1 ? warp : 0; pair < pairs;
+               pair += parts == 1 ? kFinishers : 1) {
+            const std::uint32_t token = first_token + pair * 2 + lane / 16;
+            const std::uint32_t from = sums + place_of(row % 8 * 4 + pair) * 16;
+            const std::uint32_t slot = segment.slot[token];
+            const float lower = row_scale(segment.amax[token]).lower;
+            const float first =
+                fmaf(sum_of(from, product.splits, apart) * lower, mul_first, bias[0]);
+            float second = 0;
+            if (paired) {
+              second = fmaf(sum_of(from + kTileSums, product.splits, apart) * lower, mul_second,
+                            bias[1]);
+            }
+            if (token >= rows) continue;
+            if constexpr (kPhase == kDown) {
+              call_.work.down[std::uint64_t{slot} * call_.args.shape.hidden + column] = first;
+            } else {
+              store_act(column, slot, paired ? first : 0, paired ? second : first);
+            }
           }
         }
+        __syncwarp();
+        if (lane == 0) arrive(sync_.sums_free[turn_.place]);
+        turn_.next();
       }
-      __syncwarp();
-      if (lane == 0) arrive(sync_.sums_free[turn_.place]);
-      turn_.next();
     }
   }
 
@@ -150,26 +143,23 @@ class Finisher {
     return sum;
   }
 
-  // Returns the magnitude of what it has stored.
-  __device__ __forceinline__ std::uint32_t store_act(std::uint32_t column, std::uint32_t slot,
-                                                     float gate, float up) const {
+  __device__ __forceinline__ void store_act(std::uint32_t column, std::uint32_t slot, float gate,
+                                            float up) const {
     const ExpertsShape& shape = call_.args.shape;
     const std::uint64_t at = std::uint64_t{slot} * shape.inter + column;
     const float value = activate_fast(shape.activation, shape.activation_limit, gate, up);
     if (call_.wide_acts) {
       reinterpret_cast<float*>(call_.work.act)[at] = value;
-      return magnitude_bits(value);
+    } else {
+      reinterpret_cast<__nv_bfloat16*>(call_.work.act)[at] = __float2bfloat16_rn(value);
     }
-    const __nv_bfloat16 rounded = __float2bfloat16_rn(value);
-    reinterpret_cast<__nv_bfloat16*>(call_.work.act)[at] = rounded;
-    return magnitude_bits(__bfloat162float(rounded));
   }
 
   const Call& call_;
   TSync sync_;
   Shared& shared_;
   std::uint32_t sums_;
-  Place<kBuffers> turn_;
+  Place<kSumsBuffers> turn_;
 };
 
 }  // namespace moxie::cuda::sm90
