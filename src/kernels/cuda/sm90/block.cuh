@@ -99,7 +99,7 @@ class Multiplier {
     for (int n = 0; n < kUsed; ++n) {
       wait_barrier(sync_.sums_free[turn_.place], turn_.parity);
       const std::uint32_t buffer =
-          sums_ + turn_.place * kSumsBytes + warp_ * kWarpSums + place_of(lane_) * 16;
+          sums_ + turn_.place * kSumsBytes + warp_ * kWarpSums + lane_ * 16;
       store_shared4(buffer, sums[0][n]);
       store_shared4(buffer + kTileSums, sums[1][n]);
       __syncwarp();
@@ -147,8 +147,11 @@ class Multiplier {
   Place<kSumsBuffers> turn_{.parity = 1};
 };
 
+// Whether a block begins before the kernel in front of it is done.
+enum class Start : std::uint8_t { late, early };
+
 // kTiles: 8 or 16 rows of activations at most.
-template <BlockFormat kFormat, int kTiles, class TPace>
+template <BlockFormat kFormat, int kTiles, class TPace, Start kStart>
 __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std::uint32_t base) {
   static_assert(TPace::kSteps <= 2);
   using BlockSync = Sync<TPace::kPlaces>;
@@ -158,10 +161,6 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
     sync.init();
     shared.queue.current = 0;
   }
-  // The first chunk's number and the count of items are on their way together.
-  std::uint32_t ticket = 0;
-  if (threadIdx.x == kFeeder * 32) ticket = atomicAdd(&call.work.progress->ticket, 1U);
-  const Schedule schedule(call, call.work.progress->items);
   __syncthreads();
   const std::uint32_t warp = __shfl_sync(0xFFFFFFFFU, threadIdx.x / 32, 0);
   // 640 threads enter with 96 registers each: 4 * 104 + 64 = 5 * 96.
@@ -172,11 +171,17 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
   } else {
     give_registers<64>();
     if (warp == kFeeder) {
-      if (threadIdx.x % 32 == 0)
-        feed<kFormat, TPace>(call, sync, base + memory.ring, shared.queue, schedule,
-                             ticket);
+      if (threadIdx.x % 32 == 0) {
+        if (kStart == Start::early) wait_for_previous();
+        feed<kFormat, TPace>(call, sync, base + memory.ring, shared.queue);
+      }
     } else if (warp == kScout) {
-      Scout(call, sync, shared, schedule).run();
+      Scout scout(call, sync, shared);
+      if (kStart == Start::early) {
+        scout.rehearse();
+        wait_for_previous();
+      }
+      scout.run();
     } else {
       Finisher<BlockSync>(call, sync, shared, base + memory.sums).run();
     }
@@ -189,11 +194,15 @@ __global__ void __launch_bounds__(kBlockThreads, 1) experts(const __grid_constan
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   const std::uint32_t base = shared_address(memory);
-  wait_for_previous();
   if constexpr (!std::is_void_v<Wide>) {
-    if (call.work.progress->wide != 0) return run_block<kFormat, 2, Wide>(call, shared, base);
+    // Which it is the routing decides.
+    wait_for_previous();
+    if (call.work.progress->wide != 0)
+      return run_block<kFormat, 2, Wide, Start::late>(call, shared, base);
+    run_block<kFormat, 1, Narrow, Start::late>(call, shared, base);
+  } else {
+    run_block<kFormat, 1, Narrow, Start::early>(call, shared, base);
   }
-  run_block<kFormat, 1, Narrow>(call, shared, base);
 }
 
 }  // namespace moxie::cuda::sm90

@@ -41,9 +41,10 @@ constexpr Variant variant() {
   return {stages_of<Narrow>, stages_of<Wide>, experts<BlockFormat::mxfp4, Narrow, Wide>,
           experts<BlockFormat::nvfp4, Narrow, Wide>};
 }
-// The first that fits is the best.
+// The first that fits is the best; calls of few tokens have no items of 16 rows.
 constexpr std::array kVariants = {variant<Pace<7, 1>, Pace<5, 1>>(),
-                                  variant<Pace<7, 1>, Pace<3, 1>>(), variant<Pace<4, 1>, void>()};
+                                  variant<Pace<7, 1>, Pace<3, 1>>(), variant<Pace<7, 1>, void>(),
+                                  variant<Pace<4, 1>, void>()};
 
 // Shared memory of items of 8 * tiles rows with so many stages in flight; its bytes.
 std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int stages, Memory& memory) {
@@ -59,8 +60,10 @@ std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int stages
 }
 
 // Null where not even the smallest fits.
-const Variant* choose(const ExpertsShape& shape, Memory (&memory)[2], std::uint32_t& bytes) {
+const Variant* choose(const ExpertsShape& shape, std::uint64_t tokens, Memory (&memory)[2],
+                      std::uint32_t& bytes) {
   for (const Variant& variant : kVariants) {
+    if (tokens <= kRowsOfTile && variant.wide > 0) continue;
     bytes = std::max(lay_out(shape, 1, variant.narrow, memory[0]),
                      variant.wide == 0 ? 0 : lay_out(shape, 2, variant.wide, memory[1]));
     if (bytes <= kMemoryMost) return &variant;
@@ -133,7 +136,7 @@ void run(const ExpertsArgs& args) {
   if (args.tokens == 0) return;
   Call call;
   std::uint32_t bytes = 0;
-  const Variant* variant = choose(args.shape, call.memory, bytes);
+  const Variant* variant = choose(args.shape, args.tokens, call.memory, bytes);
   if (variant == nullptr) {
     if (args.launch_error != nullptr) *args.launch_error = cudaErrorInvalidConfiguration;
     return;

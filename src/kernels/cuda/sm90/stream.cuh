@@ -18,12 +18,13 @@ __device__ __forceinline__ const Product& product_of(const Call& call, std::uint
   return phase == kGateUp ? call.experts.gate_up : call.experts.down;
 }
 
-// By one thread: takes the block's chunks, of which it has the first ticket, and copies what they
-// read.
+// By one thread: takes the block's chunks, and copies what they read.
 template <BlockFormat kFormat, class TPace, class TSync>
-__device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue,
-                            const Schedule& schedule, std::uint32_t ticket) {
+__device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue) {
   const std::uint64_t policy = evict_first();
+  // The first chunk's number and the count of items are on their way together.
+  std::uint32_t ticket = atomicAdd(&call.work.progress->ticket, 1U);
+  const Schedule schedule(call, call.work.progress->items);
   constexpr std::uint32_t kPlaceBytes = TPace::kSteps * kWarps * step_bytes(kFormat);
   Place<TPace::kPlaces> at{.parity = 1};  // the ring is empty
   Place<Queue::kSize> turn;
@@ -67,8 +68,12 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
 template <class TSync>
 class Scout {
  public:
-  __device__ Scout(const Call& call, TSync sync, Shared& shared, const Schedule& schedule)
-      : call_(call), sync_(sync), shared_(shared), schedule_(schedule) {}
+  __device__ Scout(const Call& call, TSync sync, Shared& shared)
+      : call_(call), sync_(sync), shared_(shared) {}
+
+  // A segment of no units on any row of x, while what comes before this kernel still runs: who puts
+  // rows into memory has its instructions at hand when the first one counts.
+  __device__ void rehearse() { publish({.phase = kGateUp, .rows = 1}); }
 
   __device__ void run() {
     Place<Queue::kSize> turn;
@@ -81,7 +86,8 @@ class Scout {
         return;
       }
       if (chunk.phase == kCombine) {
-        wait_for_count(&call_.work.progress->down_units, schedule_.units[kDown]);
+        wait_for_count(&call_.work.progress->down_units,
+                       call_.work.progress->items * call_.experts.down.units);
         publish({.phase = kCombine, .chunk = number, .unit = chunk.unit, .end = chunk.end});
         continue;
       }
@@ -116,7 +122,8 @@ class Scout {
   __device__ void publish(const Head& head) {
     const std::uint32_t lane = threadIdx.x % 32;
     const bool has_row = lane < head.rows;
-    const std::uint32_t slot = has_row ? call_.work.items[head.item].slot[lane] : 0;
+    const bool counts = head.end > head.unit;  // not a rehearsal
+    const std::uint32_t slot = has_row && counts ? call_.work.items[head.item].slot[lane] : 0;
     std::uint32_t row = has_row ? slot : kNoRow;
     if (head.phase == kGateUp && has_row)
       row = slot / static_cast<std::uint32_t>(call_.args.shape.top_k);
@@ -124,7 +131,7 @@ class Scout {
       wait_for_count(call_.work.gate_up_units + head.item, call_.experts.gate_up.units);
     // Rows that lie there already need not be brought again.
     const bool same = __all_sync(0xFFFFFFFFU, row == last_row_) && head.phase == kGateUp;
-    last_row_ = head.phase == kGateUp ? row : kNoRow - 1;
+    last_row_ = head.phase == kGateUp && counts ? row : kNoRow - 1;
     wait_barrier(sync_.segment_free[at_.place], at_.parity);
     Segment& to = shared_.segments[at_.place];
     if (has_row) to.slot[lane] = slot, to.row[lane] = row, to.amax[lane] = 0;
@@ -141,7 +148,6 @@ class Scout {
   const Call& call_;
   TSync sync_;
   Shared& shared_;
-  const Schedule& schedule_;
   Place<kSegments> at_{.parity = 1};
   std::uint32_t last_row_ = kNoRow - 1;
 };
