@@ -7,7 +7,7 @@ jobs=${1:-$(nproc)}
 werror=${2:-OFF}
 
 nvcc=
-for candidate in "${CUDACXX:-}" "$(command -v nvcc || true)" "${CUDA_HOME:-}/bin/nvcc" "${CUDA_PATH:-}/bin/nvcc" \
+for candidate in "${CUDACXX:-}" nvcc "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "${CUDA_PATH:+$CUDA_PATH/bin/nvcc}" \
   /usr/local/cuda/bin/nvcc; do
   if [[ -n $candidate ]] && command -v "$candidate" >/dev/null; then
     nvcc=$(command -v "$candidate")
