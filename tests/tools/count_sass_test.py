@@ -12,8 +12,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import count_sass  # noqa: E402
 import sass  # noqa: E402
 
-NARROW = "_ZN5moxie4cuda4sm907expertsILNS_11BlockFormatE0ENS1_4PaceILi4ELi1EEEvEEvNS1_4CallE"
-BOTH = "_ZN5moxie4cuda4sm907expertsILNS_11BlockFormatE1ENS1_4PaceILi7ELi1EEENS4_ILi5ELi1EEEEEvNS1_4CallE"
+NARROW = "_ZN5moxie4cuda4sm907expertsILNS_11BlockFormatE0ELi4ELi0EEEvNS1_4CallE"
+BOTH = "_ZN5moxie4cuda4sm907expertsILNS_11BlockFormatE1ELi7ELi5EEEvNS1_4CallE"
 
 
 def assemble(code, symbol=NARROW):
@@ -162,7 +162,7 @@ class CountSass(unittest.TestCase):
 
     def test_a_loop_below_its_limits_passes_and_one_above_is_named(self):
         self.assertEqual(count_sass.problems([count(LOOP)]), [])
-        place = "experts<mxfp4, 4x1>: loop at 0x10 for 8 rows"
+        place = "experts<mxfp4, 4>: loop at 0x10 for 8 rows"
         long = count(LOOP.replace("BREV", "FMUL R9, R9, R9\n" * 20 + "BREV"))
         self.assertEqual(count_sass.problems([long]), [f"{place}: 2.000 thread instructions a weight, at most 1.9"])
         alu = count(LOOP.replace("BREV", "SHF.L.U32 R9, R9, 0x1, RZ\n" * 10 + "BREV"))
@@ -170,15 +170,15 @@ class CountSass(unittest.TestCase):
 
     def test_a_kernel_for_two_widths_must_have_loops_of_both(self):
         found = count_sass.problems([count(LOOP, BOTH)])
-        self.assertEqual(found, ["experts<nvfp4, 7x1, 5x1>: no loop for 16 rows, though it has a pace for them"])
+        self.assertEqual(found, ["experts<nvfp4, 7, 5>: no loop for 16 rows, though it has a pace for them"])
 
     def test_a_kernel_without_a_limit_is_a_problem(self):
         found = count_sass.problems([count(LOOP, "_ZN5moxie6other_EvNS1_4CallE")])
         self.assertIn("no limit", found[0])
 
     def test_names_are_read_from_symbols(self):
-        self.assertEqual(count_sass.name_of(NARROW), ("experts", ("mxfp4",), (), ("4x1",)))
-        self.assertEqual(count_sass.name_of(BOTH), ("experts", ("nvfp4",), (), ("7x1", "5x1")))
+        self.assertEqual(count_sass.name_of(NARROW), ("experts", ("mxfp4",), (), ("4",)))
+        self.assertEqual(count_sass.name_of(BOTH), ("experts", ("nvfp4",), (), ("7", "5")))
         self.assertEqual(count_sass.name_of("_ZN5moxie4cuda4sm908tap_actsENS1_4CallE"), ("tap_acts", (), (), ()))
         self.assertEqual(count_sass.name_of("plain"), ("plain", (), (), ()))
         convert = "_ZN5moxie4cuda4sm907convertILNS_11BlockFormatE1ELNS2_9DirectionE0EEEvNS2_3JobE"
@@ -188,7 +188,7 @@ class CountSass(unittest.TestCase):
         twice = LOOP.replace("EXIT", LOOP.replace("loop", "again"))
         once = LOOP.replace("loop", "third").replace("BREV", "NOP\n BREV")
         lines = count_sass.table([count(twice.replace("EXIT", once)), count("EXIT", "plain")]).splitlines()
-        start = "| `experts<mxfp4, 4x1>` | 96 | 0 | 8 |"
+        start = "| `experts<mxfp4, 4>` | 96 | 0 | 8 |"
         self.assertEqual(lines[2], f"{start} 2 | 512 | 0.750 | 0.312 | 5 | 1 | 1 | 2 | 1 | 0 | 2 |")
         self.assertEqual(lines[3], f"{start} 1 | 512 | 0.812 | 0.312 | 5 | 1 | 1 | 2 | 1 | 0 | 3 |")
         self.assertEqual(lines[4].split("|")[1:4], [" `plain` ", " 96 ", " 0 "])

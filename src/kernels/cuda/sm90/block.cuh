@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/sm90/call.hpp"
 #include "kernels/cuda/sm90/combine.cuh"
@@ -17,7 +16,7 @@
 
 namespace moxie::cuda::sm90 {
 
-template <BlockFormat kFormat, int kTiles, class TPace, class TSync>
+template <BlockFormat kFormat, int kTiles, int kPlaces, class TSync>
 class Multiplier {
  public:
   __device__ Multiplier(const Call& call, TSync sync, Shared& shared, std::uint32_t base)
@@ -87,13 +86,19 @@ class Multiplier {
     std::uint32_t rows = rows_ + lane_offset(kFormat, lane_, row_bytes) +
                          product.first_step(split) * (kStepColumns * 2);
     float sums[2][kUsed][4] = {};
-    for (std::uint32_t stage = 0; stage < product.stages; stage += TPace::kSteps) {
+#pragma unroll 2
+    for (std::uint32_t step = 0; step < steps; ++step) {
       wait_barrier(sync_.weights_full[weights_.place], weights_.parity);
-      const std::uint32_t at =
-          ring_ + weights_.place * (TPace::kSteps * kWarps * step_bytes(kFormat));
-      multiply_place<kUsed>(sums, at, rows, row_bytes, steps > stage ? steps - stage : 0);
-      rows += TPace::kSteps * kStepColumns * 2;
-      weights_.next();
+      const std::uint32_t at = ring_ + weights_.place * (kWarps * step_bytes(kFormat));
+      Step<kFormat, kUsed> operands;
+      operands.load(at, lane_, rows, row_bytes);
+      release_weights();
+      sm90::multiply(sums, operands);
+      rows += kStepColumns * 2;
+    }
+    if (steps < product.stages) {  // others have one more
+      wait_barrier(sync_.weights_full[weights_.place], weights_.parity);
+      release_weights();
     }
 #pragma unroll
     for (int n = 0; n < kUsed; ++n) {
@@ -108,31 +113,10 @@ class Multiplier {
     }
   }
 
-  // The steps in one place of the ring, of which this warp has `steps` or as many as fit.
-  template <int kUsed>
-  __device__ __forceinline__ void multiply_place(Sums<kUsed>& sums, std::uint32_t at,
-                                                 std::uint32_t rows, std::uint32_t row_bytes,
-                                                 std::uint32_t steps) {
-    constexpr std::uint32_t kStageBytes = kWarps * step_bytes(kFormat);
-    Step<kFormat, kUsed> step[TPace::kSteps];
-    if (steps >= TPace::kSteps) {
-#pragma unroll
-      for (std::uint32_t i = 0; i < TPace::kSteps; ++i)
-        step[i].load(at + i * kStageBytes, lane_, rows + i * (kStepColumns * 2), row_bytes);
-      release_weights();
-#pragma unroll
-      for (std::uint32_t i = 0; i < TPace::kSteps; ++i) sm90::multiply(sums, step[i]);
-      return;
-    }
-    if (steps > 0) {
-      step[0].load(at, lane_, rows, row_bytes);
-      sm90::multiply(sums, step[0]);
-    }
-    release_weights();
-  }
   __device__ __forceinline__ void release_weights() {
     __syncwarp();  // all lanes have loaded theirs
     if (lane_ == 0) arrive(sync_.weights_free[weights_.place]);
+    weights_.next();
   }
 
   const Call& call_;
@@ -143,18 +127,17 @@ class Multiplier {
   std::uint32_t sums_;
   std::uint32_t rows_;
   std::uint32_t ring_;
-  Place<TPace::kPlaces> weights_;
+  Place<kPlaces> weights_;
   Place<kSumsBuffers> turn_{.parity = 1};
 };
 
 // Whether a block begins before the kernel in front of it is done.
 enum class Start : std::uint8_t { late, early };
 
-// kTiles: 8 or 16 rows of activations at most.
-template <BlockFormat kFormat, int kTiles, class TPace, Start kStart>
+// kTiles: 8 or 16 rows of activations at most; kPlaces: stages of weights in flight.
+template <BlockFormat kFormat, int kTiles, int kPlaces, Start kStart>
 __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std::uint32_t base) {
-  static_assert(TPace::kSteps <= 2);
-  using BlockSync = Sync<TPace::kPlaces>;
+  using BlockSync = Sync<kPlaces>;
   const Memory& memory = call.memory[kTiles - 1];
   const BlockSync sync(base + kBarriers);
   if (threadIdx.x == 0) {
@@ -167,13 +150,13 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
   static_assert(kBlockThreads == 640 && kFirstMultiplier == 4);
   if (warp >= kFirstMultiplier) {
     take_registers<104>();
-    Multiplier<kFormat, kTiles, TPace, BlockSync>(call, sync, shared, base).run();
+    Multiplier<kFormat, kTiles, kPlaces, BlockSync>(call, sync, shared, base).run();
   } else {
     give_registers<64>();
     if (warp == kFeeder) {
       if (threadIdx.x % 32 == 0) {
         if (kStart == Start::early) wait_for_previous();
-        feed<kFormat, TPace>(call, sync, base + memory.ring, shared.queue);
+        feed<kFormat, kPlaces>(call, sync, base + memory.ring, shared.queue);
       }
     } else if (warp == kScout) {
       Scout scout(call, sync, shared);
@@ -188,20 +171,21 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
   }
 }
 
-// Grid: as many blocks as multiprocessors, or fewer. Wide is void where 16 rows do not fit.
-template <BlockFormat kFormat, class Narrow, class Wide>
+// Grid: as many blocks as multiprocessors, or fewer. Stages in flight under items of 8 rows, and of
+// 16; 0 where those do not fit.
+template <BlockFormat kFormat, int kNarrow, int kWide>
 __global__ void __launch_bounds__(kBlockThreads, 1) experts(const __grid_constant__ Call call) {
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   const std::uint32_t base = shared_address(memory);
-  if constexpr (!std::is_void_v<Wide>) {
+  if constexpr (kWide > 0) {
     // Which it is the routing decides.
     wait_for_previous();
     if (call.work.progress->wide != 0)
-      return run_block<kFormat, 2, Wide, Start::late>(call, shared, base);
-    run_block<kFormat, 1, Narrow, Start::late>(call, shared, base);
+      return run_block<kFormat, 2, kWide, Start::late>(call, shared, base);
+    run_block<kFormat, 1, kNarrow, Start::late>(call, shared, base);
   } else {
-    run_block<kFormat, 1, Narrow, Start::early>(call, shared, base);
+    run_block<kFormat, 1, kNarrow, Start::early>(call, shared, base);
   }
 }
 

@@ -32,19 +32,14 @@ struct Variant {
   Kernel mxfp4;
   Kernel nvfp4;
 };
-template <class TPace>
-constexpr int stages_of = TPace::kPlaces * static_cast<int>(TPace::kSteps);
-template <>
-constexpr int stages_of<void> = 0;
-template <class Narrow, class Wide>
+template <int kNarrow, int kWide>
 constexpr Variant variant() {
-  return {stages_of<Narrow>, stages_of<Wide>, experts<BlockFormat::mxfp4, Narrow, Wide>,
-          experts<BlockFormat::nvfp4, Narrow, Wide>};
+  return {kNarrow, kWide, experts<BlockFormat::mxfp4, kNarrow, kWide>,
+          experts<BlockFormat::nvfp4, kNarrow, kWide>};
 }
 // The first that fits is the best; calls of few tokens have no items of 16 rows.
-constexpr std::array kVariants = {variant<Pace<7, 1>, Pace<5, 1>>(),
-                                  variant<Pace<7, 1>, Pace<3, 1>>(), variant<Pace<7, 1>, void>(),
-                                  variant<Pace<4, 1>, void>()};
+constexpr std::array kVariants = {variant<7, 5>(), variant<7, 3>(), variant<7, 0>(),
+                                  variant<4, 0>()};
 
 // Shared memory of items of 8 * tiles rows with so many stages in flight; its bytes.
 std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int stages, Memory& memory) {

@@ -41,13 +41,6 @@ struct Segment {
 };
 inline constexpr std::uint32_t kSegments = 4;  // known at once
 
-// The ring of weights: kPlaces of up to kSteps stages each.
-template <int kPlacesOf, int kStepsOf>
-struct Pace {
-  static constexpr int kPlaces = kPlacesOf;
-  static constexpr std::uint32_t kSteps = kStepsOf;
-};
-
 // A barrier for every place of a ring, and the same ring as its users walk through it.
 template <int kPlaces>
 struct Barriers {

@@ -19,14 +19,14 @@ __device__ __forceinline__ const Product& product_of(const Call& call, std::uint
 }
 
 // By one thread: takes the block's chunks, and copies what they read.
-template <BlockFormat kFormat, class TPace, class TSync>
+template <BlockFormat kFormat, int kPlaces, class TSync>
 __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue) {
   const std::uint64_t policy = evict_first();
   // The first chunk's number and the count of items are on their way together.
   std::uint32_t ticket = atomicAdd(&call.work.progress->ticket, 1U);
   const Schedule schedule(call, call.work.progress->items);
-  constexpr std::uint32_t kPlaceBytes = TPace::kSteps * kWarps * step_bytes(kFormat);
-  Place<TPace::kPlaces> at{.parity = 1};  // the ring is empty
+  constexpr std::uint32_t kPlaceBytes = kWarps * step_bytes(kFormat);
+  Place<kPlaces> at{.parity = 1};  // the ring is empty
   Place<Queue::kSize> turn;
   for (std::uint32_t number = 0;; ++number) {
     if (number > 0) {
@@ -48,11 +48,8 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
         from = call.args.weights.blobs + call.work.items[item].expert * call.args.weights.stride +
                product.offset + unit * product.unit_bytes;
       }
-      for (std::uint32_t stage = 0; stage < product.stages; stage += TPace::kSteps) {
-        std::uint32_t warps = 0;
-#pragma unroll
-        for (std::uint32_t i = 0; i < TPace::kSteps; ++i) warps += product.warps_in(stage + i);
-        const std::uint32_t bytes = warps * step_bytes(kFormat);
+      for (std::uint32_t stage = 0; stage < product.stages; ++stage) {
+        const std::uint32_t bytes = product.warps_in(stage) * step_bytes(kFormat);
         wait_barrier(sync.weights_free[at.place], at.parity);
         expect_bytes(sync.weights_full[at.place], bytes);
         copy_bulk(ring + at.place * kPlaceBytes, from, bytes, sync.weights_full[at.place], policy);
