@@ -52,8 +52,9 @@ PIPES = {
 PIPE_OF = {name: pipe for pipe, names in PIPES.items() for name in names.split()}
 
 # Thread instructions and ALU slots a weight that --check allows: (kernel, format, rows of activations) -> limits.
-# The budget of decode loops is 1.9 and 0.8. Loops for which it is not reached, and those for 16 rows, are held to what
-# they measure, rounded up: NVFP4 multiplies its weights by their scales, 16 rows take twice the HMMAs.
+# The budget of decode loops is 1.9 and 0.8. Where it is not reached, and in the loops for 16 rows, the limit is what
+# they measure, rounded up: MXFP4 has 80 ALU slots in 128 weights of a lane that are masks, and 27 of shifts, ring and
+# parity; NVFP4 multiplies its weights by their scales; 16 rows take twice the HMMAs.
 LIMITS = {
     ("experts", "mxfp4", 8): (1.9, 0.86),
     ("experts", "nvfp4", 8): (2.01, 0.8),

@@ -117,17 +117,21 @@ __device__ void quad(const Job& job, const Product& product, bool is_down, std::
 }
 
 __device__ void copy_float(std::byte* to, const std::byte* from) {
+#pragma unroll
   for (int i = 0; i < 4; ++i) to[i] = from[i];
 }
 
 template <Direction kDirection>
 __device__ void scalar(const Job& job, std::uint64_t arranged, std::uint64_t packed,
                        float absent) {
+  const bool is_absent = packed == BlobOffsets::kAbsent;
   if constexpr (kDirection == Direction::arrange) {
-    copy_float(job.arranged + arranged, packed == BlobOffsets::kAbsent
-                                            ? reinterpret_cast<const std::byte*>(&absent)
-                                            : job.blob + packed);
-  } else if (packed != BlobOffsets::kAbsent) {
+    if (is_absent) {
+      *reinterpret_cast<float*>(job.arranged + arranged) = absent;
+    } else {
+      copy_float(job.arranged + arranged, job.blob + packed);
+    }
+  } else if (!is_absent) {
     copy_float(job.blob + packed, job.arranged + arranged);
   }
 }
