@@ -54,8 +54,11 @@ struct Product {
   }
 };
 
-// A strip of many steps over all warps, one of few over half of them.
-constexpr std::uint32_t splits_of(std::uint64_t steps) { return steps > 32 ? kWarps : kWarps / 2; }
+// A strip of many steps is for all warps, one of few for some of them: each has two steps or more
+// where that is possible.
+constexpr std::uint32_t splits_of(std::uint64_t steps) {
+  return steps > 32 ? kWarps : steps > 16 ? kWarps / 2 : kWarps / 4;
+}
 
 struct Arranged {
   Product gate_up;
