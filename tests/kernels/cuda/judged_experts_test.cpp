@@ -33,6 +33,7 @@ TEST(JudgedExperts, PassTheHostsKernel) {
                                                 .biases = biases},
                                                random);
         for (const Ids ids : kAllIds) {
+          if (activation != Activation::silu && ids != Ids::masked) continue;
           const ExpertsCall call = random_call(experts.shape, 5, ids, random);
           SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::string(name_of(act)) + ", " +
                        std::string(name_of(activation)));

@@ -77,8 +77,7 @@ inline Experts random_experts(const ExpertsOptions& options, std::mt19937_64& ra
     if (gated) number(at.gate_mul, 1, 0.02F);
     number(at.up_mul, 1, 0.02F);
     number(at.down_mul, 1, 0.02F);
-  }
-  if (block_spec(options.format).has_global && options.act_format == ActFormat::nvfp4) {
+    // As a checkpoint has them, whoever consumes them.
     if (gated) number(at.gate_act_mul, 1, 0.002F);
     number(at.up_act_mul, 1, 0.002F);
     number(at.down_act_mul, 1, 0.002F);

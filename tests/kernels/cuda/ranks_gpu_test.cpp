@@ -120,6 +120,13 @@ TEST_F(GpuRanks, ScalesOfATailAreInvisibleAndItsCodesAreNot) {
   }
 }
 
+void expect_same_bytes(std::span<const std::byte> got, std::span<const std::byte> expected,
+                       const std::string& what) {
+  ASSERT_EQ(got.size(), expected.size()) << what;
+  const auto at = std::ranges::mismatch(got, expected).in1 - got.begin();
+  EXPECT_EQ(static_cast<std::size_t>(at), got.size()) << "the first byte that differs, " << what;
+}
+
 TEST_F(GpuRanks, GiveBackTheirPackedBytesAndTakeOthers) {
   for (const BlockFormat format : test::kFormats) {
     for (const std::uint64_t hidden : {160U, 192U}) {  // 160: only the portable kernel takes it
@@ -131,15 +138,15 @@ TEST_F(GpuRanks, GiveBackTheirPackedBytesAndTakeOthers) {
         const ShardPlan plan = make_plan(*model, options);
         const std::vector<PackedExperts> packed = pack_all(*model, plan);
         MoeLayer layer(plan, spec, packed);
+        const std::string what = std::string(name_of(format)) + ", " + plan.kernel;
         for (const PackedExperts& rank : packed) {
           for (std::uint64_t e = rank.experts.first; e < rank.experts.end; ++e)
-            EXPECT_TRUE(std::ranges::equal(layer.blob(rank.rank, e), rank.blob(e)))
-                << plan.kernel << ", expert " << e;
+            expect_same_bytes(layer.blob(rank.rank, e), rank.blob(e), what);
         }
         layer.reload(1, 2, packed[1].blob(5));
-        EXPECT_TRUE(std::ranges::equal(layer.blob(1, 2), packed[1].blob(5)));
-        EXPECT_TRUE(std::ranges::equal(layer.blob(1, 3), packed[1].blob(3)));
-        EXPECT_TRUE(std::ranges::equal(layer.blob(0, 2), packed[0].blob(2)));
+        expect_same_bytes(layer.blob(1, 2), packed[1].blob(5), what);
+        expect_same_bytes(layer.blob(1, 3), packed[1].blob(3), what);
+        expect_same_bytes(layer.blob(0, 2), packed[0].blob(2), what);
       }
     }
   }
@@ -192,6 +199,18 @@ TEST_F(GpuRanks, Bf16RowsWithGapsAreTheSumsRoundedOnce) {
                 column < kHidden ? encode_bf16(exact[at / kStride * kHidden + column]) : kMark)
           << "row " << at / kStride << ", column " << column << ", tp " << tp;
     }
+  }
+}
+
+using SmallGpuRanks = GpuRanks;
+
+TEST_F(SmallGpuRanks, AreWithinTheBoundOfTheirReference) {  // for a tool that looks at every access
+  for (const BlockFormat format : test::kFormats) {
+    const RigModel model({.format = format, .hidden = 64, .inter = 96, .experts = 3});
+    const LayerSpec spec = spec_of(model->config);
+    const MoeLayer layer = layer_of(*model, plan_for(*model, 2), spec);
+    const Probe probe = probe_of(*model, 5, spec.top_k);
+    expect_passed(check_layer(layer, make_reference(layer, probe), probe), layer.plan().kernel);
   }
 }
 
