@@ -55,9 +55,11 @@ struct Product {
 };
 
 // A strip of many steps is for all warps, one of few for some of them: each has two steps or more
-// where that is possible.
-constexpr std::uint32_t splits_of(std::uint64_t steps) {
-  return steps > 32 ? kWarps : steps > 16 ? kWarps / 2 : kWarps / 4;
+// where that is possible, and the strips fill whole units.
+constexpr std::uint32_t splits_of(std::uint64_t steps, std::uint64_t strips) {
+  std::uint32_t splits = steps > 32 ? kWarps : steps > 16 ? kWarps / 2 : kWarps / 4;
+  while (strips % (kWarps / splits) != 0) splits *= 2;
+  return splits;
 }
 
 struct Arranged {
@@ -77,7 +79,7 @@ inline Arranged arranged(const ExpertsShape& shape, const BlobOffsets& offsets) 
   to.has_bias = offsets.up_bias != BlobOffsets::kAbsent;
   const auto product = [&](std::uint64_t rows, std::uint64_t columns, std::uint64_t offset) {
     const auto steps = static_cast<std::uint32_t>(columns / kStepColumns);
-    const std::uint32_t splits = splits_of(steps);
+    const std::uint32_t splits = splits_of(steps, rows / kStripRows);
     const std::uint32_t strips = kWarps / splits;
     return Product{.columns = static_cast<std::uint32_t>(columns),
                    .steps = steps,
