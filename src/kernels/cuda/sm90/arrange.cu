@@ -12,6 +12,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 constexpr unsigned kQuadsPerStep = 64;
+constexpr unsigned kMuls = 6;  // of gate, up, down; input scales of the three
 
 enum class Direction : std::uint8_t { arrange, restore };
 
@@ -146,13 +147,16 @@ __global__ void __launch_bounds__(kThreads) convert(const __grid_constant__ Job 
   index -= first;
   if (index < second) return quad<kFormat, kDirection>(job, job.to.down, true, index);
   index -= second;
-  if (index < 3) {
+  if (index < kMuls) {
     const std::uint64_t packed = index == 0   ? job.packed.gate_mul
                                  : index == 1 ? job.packed.up_mul
-                                              : job.packed.down_mul;
+                                 : index == 2 ? job.packed.down_mul
+                                 : index == 3 ? job.packed.gate_act_mul
+                                 : index == 4 ? job.packed.up_act_mul
+                                              : job.packed.down_act_mul;
     return scalar<kDirection>(job, job.to.muls + index * 4, packed, 1.0F);
   }
-  index -= 3;
+  index -= kMuls;
   if (!job.to.has_bias || index >= 2 * job.inter + job.hidden) return;
   const std::uint64_t side = index < job.inter ? 0 : index < 2 * job.inter ? 1 : 2;
   const std::uint64_t base = side == 0   ? job.packed.gate_bias
@@ -173,7 +177,7 @@ int launch(const ArrangeArgs& args) {
                 .arranged = args.arranged,
                 .problems = args.problems};
   const std::uint64_t quads = quads_of(job.to.gate_up) + quads_of(job.to.down);
-  const std::uint64_t all = quads + 3 + (job.to.has_bias ? 2 * job.inter + job.hidden : 0);
+  const std::uint64_t all = quads + kMuls + (job.to.has_bias ? 2 * job.inter + job.hidden : 0);
   const auto blocks = static_cast<unsigned>(divide_up(all, kThreads));
   auto* stream = static_cast<cudaStream_t>(args.stream);
   if (args.shape.format == BlockFormat::mxfp4) {
