@@ -37,13 +37,12 @@ class Multiplier {
       if (segment.phase == kNothing) return;
       if (segment.phase == kCombine) {
         combine(call_, segment.unit, segment.end, multiplier_thread());
-        // The others leave such a segment at once: it must not be overwritten while it is read.
-        synchronise<1, kThreads>();
       } else if (segment.phase == kGateUp) {
         multiply<kGateUp>(segment);
       } else {
         multiply<kDown>(segment);
       }
+      arrive(sync_.segment_free[at.place]);
     }
   }
 
@@ -107,8 +106,7 @@ class Multiplier {
           sums_ + turn_.place * kSumsBytes + warp_ * kWarpSums + lane_ * 16;
       store_shared4(buffer, sums[0][n]);
       store_shared4(buffer + kTileSums, sums[1][n]);
-      __syncwarp();
-      if (lane_ == 0) arrive(sync_.sums_full[turn_.place]);
+      arrive(sync_.sums_full[turn_.place]);
       turn_.next();
     }
   }

@@ -36,8 +36,7 @@ class Finisher {
       } else if (segment.phase == kDown) {
         finish<kDown>(segment);
       }
-      __syncwarp();
-      if (lane_ == 0) arrive(sync_.segment_free[at.place]);
+      arrive(sync_.segment_free[at.place]);
     }
   }
 
@@ -66,8 +65,7 @@ class Finisher {
       for (std::uint32_t first = 0; first < segment.rows; first += kRowsOfTile) {
         wait_barrier(sync_.sums_full[turn_.place], turn_.parity);
         finish_turn<kPhase>(segment, unit, first, paired, mul_first, mul_second);
-        __syncwarp();
-        if (lane_ == 0) arrive(sync_.sums_free[turn_.place]);
+        arrive(sync_.sums_free[turn_.place]);
         turn_.next();
       }
     }

@@ -103,10 +103,12 @@ struct Sync {
     weights_full.init(1);
     weights_free.init(kWarps);
     chunk_full.init(1);
-    segment_full.init(1);
-    segment_free.init(kFinishers);
-    sums_full.init(kWarps);
-    sums_free.init(kFinishers);
+    // Every lane arrives for what it has done itself, but for the weights: there one arrives for its
+    // warp, behind a __syncwarp().
+    segment_full.init(32);
+    segment_free.init(32 * (kFinishers + kWarps));
+    sums_full.init(32 * kWarps);
+    sums_free.init(32 * kFinishers);
     fence_barriers();
   }
 };

@@ -137,8 +137,7 @@ class Scout {
       to.item = head.item, to.expert = head.expert, to.rows = head.rows;
       to.same_rows = same ? 1 : 0;
     }
-    __syncwarp();
-    if (lane == 0) arrive(sync_.segment_full[at_.place]);
+    arrive(sync_.segment_full[at_.place]);
     at_.next();
   }
 
