@@ -218,8 +218,8 @@ std::vector<BlobSource> RunSubject::sources(const ShardPlan& plan, const Progres
   if (!progress) return sources;
   const auto shared = std::make_shared<SharedProgress>(progress, total);
   for (BlobSource& source : sources) {
-    source.pack_expert = [shared, pack = std::move(source.pack_expert)](
-                             std::uint64_t expert, std::span<std::byte> blob) {
+    source.pack_expert = [shared, pack = std::move(source.pack_expert)](std::uint64_t expert,
+                                                                        std::span<std::byte> blob) {
       pack(expert, blob);
       shared->add(blob.size());
     };

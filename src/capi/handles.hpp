@@ -49,8 +49,7 @@ struct moxie_plan {
   std::shared_ptr<const moxie::capi::Source> source;
   moxie::ShardPlan plan;
   std::string json;
-  std::unique_ptr<moxie::capi::PlanStaging> staging =
-      std::make_unique<moxie::capi::PlanStaging>();
+  std::unique_ptr<moxie::capi::PlanStaging> staging = std::make_unique<moxie::capi::PlanStaging>();
 };
 
 struct moxie_layer {

@@ -89,10 +89,8 @@ std::span<const std::byte> DeviceExperts::read(std::uint64_t local_expert) const
   const device::Buffer packed(packed_bytes_);
   // The bytes between the tensors are not kept: they are zero.
   finish(device::fill(packed.data(), std::byte{0}, packed_bytes_, nullptr));
-  finish(arrangement_->restore({.shape = shape_,
-                                .offsets = offsets_,
-                                .packed = packed.data(),
-                                .arranged = from}));
+  finish(arrangement_->restore(
+      {.shape = shape_, .offsets = offsets_, .packed = packed.data(), .arranged = from}));
   device::copy_to_host(read_, packed.data());
   return read_;
 }

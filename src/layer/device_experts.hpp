@@ -22,8 +22,7 @@ class DeviceExperts {
   // Room for the experts that `packed` names, whose blobs are not looked at. Errors:
   // Error(environment) MOXIE-E003, MOXIE-E005.
   DeviceExperts(const PackedExperts& packed, std::span<const std::int32_t> local_of_expert,
-                const ExpertsKernel& kernel, const ExpertsShape& shape,
-                const BlobOffsets& offsets);
+                const ExpertsKernel& kernel, const ExpertsShape& shape, const BlobOffsets& offsets);
 
   [[nodiscard]] const std::byte* blobs() const { return blobs_.data(); }
   [[nodiscard]] std::uint64_t stride() const { return stride_; }

@@ -34,11 +34,10 @@ void pack_one(const ShardPlan& plan, const BlobSource& source, std::uint64_t exp
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ErrorCode::environment,
-                {.code = "MOXIE-R023",
-                 .message = "the source of the experts failed",
-                 .where = {.expert = expert, .rank = source.rank},
-                 .got = error.what()});
+    throw Error(ErrorCode::environment, {.code = "MOXIE-R023",
+                                         .message = "the source of the experts failed",
+                                         .where = {.expert = expert, .rank = source.rank},
+                                         .got = error.what()});
   }
   check_blob(plan, source.rank, expert, blob);
 }

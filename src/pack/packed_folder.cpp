@@ -16,9 +16,9 @@
 #include "model/layer_reader.hpp"
 #include "moxie/pack.hpp"
 #include "pack/logical_tensor.hpp"
-#include "pack/page_budget.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/packed_set.hpp"
+#include "pack/page_budget.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/segment_source.hpp"
 

@@ -7,7 +7,8 @@
 
 namespace moxie {
 
-// Counts bytes that threads have read; answers one of them each time that kBytes have come together.
+// Counts bytes that threads have read; answers one of them each time that kBytes have come
+// together.
 class PageBudget {
  public:
   static constexpr std::uint64_t kBytes = std::uint64_t{256} << 20;

@@ -135,8 +135,8 @@ int current_gpu() {
 void use_gpu(int index) { MOXIE_CUDA(cudaSetDevice(index)); }
 
 void start_copy(std::byte* to, std::span<const std::byte> from, void* stream) {
-  MOXIE_CUDA(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice,
-                             stream_of(stream)));
+  MOXIE_CUDA(
+      cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream_of(stream)));
 }
 
 void copy_to_device(std::byte* to, std::span<const std::byte> from) {
@@ -151,7 +151,8 @@ void copy_to_device(std::byte* to, std::span<const std::byte> from) {
   for (std::uint64_t at = 0; at < from.size(); at += kStagingBytes) {
     const std::uint64_t count = std::min(kStagingBytes, from.size() - at);
     std::memcpy(staging.bytes().data(), from.data() + at, count);
-    MOXIE_CUDA(cudaMemcpyAsync(to + at, staging.bytes().data(), count, cudaMemcpyHostToDevice, queue));
+    MOXIE_CUDA(
+        cudaMemcpyAsync(to + at, staging.bytes().data(), count, cudaMemcpyHostToDevice, queue));
     stream.wait();
   }
 }
@@ -167,7 +168,8 @@ void copy_to_host(std::span<std::byte> to, const std::byte* from) {
   const PinnedBuffer staging(std::min(kStagingBytes, to.size()));
   for (std::uint64_t at = 0; at < to.size(); at += kStagingBytes) {
     const std::uint64_t count = std::min(kStagingBytes, to.size() - at);
-    MOXIE_CUDA(cudaMemcpyAsync(staging.bytes().data(), from + at, count, cudaMemcpyDeviceToHost, queue));
+    MOXIE_CUDA(
+        cudaMemcpyAsync(staging.bytes().data(), from + at, count, cudaMemcpyDeviceToHost, queue));
     stream.wait();
     std::memcpy(to.data() + at, staging.bytes().data(), count);
   }
