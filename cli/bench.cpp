@@ -12,6 +12,7 @@
 
 #include "cli/act_scales.hpp"
 #include "cli/bench_floor.hpp"
+#include "cli/bench_load.hpp"
 #include "cli/bench_peer.hpp"
 #include "cli/bench_problem.hpp"
 #include "cli/bench_record.hpp"
@@ -29,6 +30,7 @@ namespace {
 
 constexpr std::uint64_t kEagerSamples = 20;
 constexpr std::uint64_t kGraphSamples = 40;
+constexpr std::uint64_t kLoads = 5;
 constexpr int kEagerPasses = 5;  // of a graph's calls, for the record
 // Tokens of a point on a GPU that are held against the reference; its layers are large.
 constexpr std::uint64_t kMostChecked = 8;
@@ -95,6 +97,10 @@ class Bench {
                 .build = build_json(),
                 .host = host_json()};
     table_.emplace(way_, args_.peer, setting_.ceilings);
+    if (args_.load) {
+      LoadBench(subject, setting_, console_).run(args_.samples.value_or(kLoads));
+      return 0;
+    }
     if (!args_.act_margins.empty()) {
       run_args.tokens = token_counts().back();
       ActMarginSweep(subject, run_args, setting_, console_).run(args_.act_margins);
@@ -134,9 +140,12 @@ class Bench {
                                      .got = std::move(got)});
     };
     const bool own = !problem_.folder.empty();
-    way_ = args_.way.value_or(on_gpu() ? BenchWay::graph : BenchWay::eager);
+    const bool calls_on_gpu = on_gpu() && !args_.load;
+    if (args_.load && (args_.way || args_.sets || args_.peer || !args_.act_margins.empty()))
+      refuse("--load times no calls", "no --mode, --sets, --vs and --sweep", "--load");
+    way_ = args_.way.value_or(calls_on_gpu ? BenchWay::graph : BenchWay::eager);
     weights_ =
-        args_.weights.value_or(on_gpu() && !own ? BenchWeights::random : BenchWeights::synth);
+        args_.weights.value_or(calls_on_gpu && !own ? BenchWeights::random : BenchWeights::synth);
     if (way_ == BenchWay::graph && !on_gpu())
       refuse("the CPU has no graphs", "--mode eager, or a --target with graphs", "--mode graph");
     if (args_.peer && way_ != BenchWay::graph)
@@ -255,12 +264,12 @@ class Bench {
     layer_.reset();
     peer_.reset();
     const ShardPlan& of = subject.plans()[plan];
-    std::vector<PackedExperts> experts = subject.load(of, {});
+    const std::vector<BlobSource> sources = subject.sources(of);
     if (args_.peer) {
-      peer_ =
-          std::make_unique<Peer>(*args_.peer, args_.python, of, subject.spec(), experts.front());
+      peer_ = std::make_unique<Peer>(*args_.peer, args_.python, of, subject.spec(),
+                                     pack(sources.front()));
     }
-    layer_ = std::make_unique<MoeLayer>(of, subject.spec(), std::move(experts));
+    layer_ = std::make_unique<MoeLayer>(of, subject.spec(), sources);
     layer_plan_ = plan;
     return *layer_;
   }

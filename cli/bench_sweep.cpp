@@ -140,8 +140,8 @@ void ActMarginSweep::run(const std::vector<std::uint64_t>& margins) const {
   for (const ShardPlan& plan : subject_.plans()) {
     ShardPlan plain = plan;
     plain.act_format = ActFormat::bf16;
-    const MoeLayer exact(plain, subject_.spec(), subject_.load(plain, {}));
-    MoeLayer layer(plan, subject_.spec(), subject_.load(plan, {}));
+    const MoeLayer exact(plain, subject_.spec(), subject_.sources(plain));
+    MoeLayer layer(plan, subject_.spec(), subject_.sources(plan));
     const std::vector<std::vector<ActScales>> scales = scales_of(layer, first, margins);
     for (const int growth : kGrowths) {
       std::vector<Point> points;

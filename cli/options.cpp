@@ -368,6 +368,9 @@ void add_bench_options(CLI::App* verb, BenchArgs& args) {
   add_count<std::uint64_t>(verb, "--samples", args.samples,
                            "measured calls a point (default 20; graph: 40)", std::uint64_t{1});
   add_count<unsigned>(verb, "--threads", args.threads, "threads (default all)", 1U);
+  verb->add_flag(
+      "--load", args.load,
+      "times loading the layer, instead of calls; its memory, and on a GPU the copy rate");
   verb->add_option_function<std::vector<std::string>>(
           "--sweep",
           [&args](const std::vector<std::string>& words) {

@@ -135,7 +135,7 @@ int run_run(const RunArgs& args, const Console& console) {
   for (const ShardPlan& plan : subject.plans()) {
     PlanRun run{.plan = &plan, .samples_us = {}, .traces = {}, .check = {}};
     MoeLayer layer(plan, subject.spec(),
-                   subject.load(plan, console.progress(fmt::format("load tp {}", plan.tp))));
+                   subject.sources(plan, console.progress(fmt::format("load tp {}", plan.tp))));
     append(report.findings, warm_up(layer, probe));
     measure(layer, probe, args.repeat, run, y, flags);
     append(report.findings, act_findings(plan, run.act_stats, subject.layer()));

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 
@@ -180,20 +182,49 @@ void RunSubject::release_source() const {
   for (std::uint32_t file = 0; file < checkpoint.files().size(); ++file) checkpoint.release(file);
 }
 
-std::vector<PackedExperts> RunSubject::load(const ShardPlan& plan, const Progress& progress) const {
-  std::uint64_t total = 0;
-  for (const RankPlan& rank : plan.ranks) total += rank.bytes_layer;
-  std::uint64_t done = 0;
-  std::vector<PackedExperts> experts;
-  for (const RankPlan& rank : plan.ranks) {
-    experts.push_back(folder_         ? load_packed(*folder_, rank.rank, layer_)
-                      : weights_seed_ ? draw_experts(plan, rank.rank, *weights_seed_)
-                                      : pack(opened_->model, plan, rank.rank, layer_));
-    if (opened_) release_source();
-    done += rank.bytes_layer;
-    if (progress) progress(done, total);
+namespace {
+
+// Counts bytes of several threads.
+class SharedProgress {
+ public:
+  SharedProgress(Progress progress, std::uint64_t total)
+      : progress_(std::move(progress)), total_(total) {}
+
+  void add(std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    done_ += bytes;
+    if (progress_(done_, total_)) return;
+    throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
   }
-  return experts;
+
+ private:
+  Progress progress_;
+  std::uint64_t total_;
+  std::uint64_t done_ = 0;
+  std::mutex mutex_;
+};
+
+}  // namespace
+
+std::vector<BlobSource> RunSubject::sources(const ShardPlan& plan, const Progress& progress) const {
+  std::vector<BlobSource> sources;
+  std::uint64_t total = 0;
+  for (const RankPlan& rank : plan.ranks) {
+    total += rank.experts.count() * plan.layout.stride;
+    sources.push_back(folder_         ? blob_source(*folder_, rank.rank, layer_)
+                      : weights_seed_ ? drawn_source(plan, rank.rank, *weights_seed_)
+                                      : blob_source(opened_->model, plan, rank.rank, layer_));
+  }
+  if (!progress) return sources;
+  const auto shared = std::make_shared<SharedProgress>(progress, total);
+  for (BlobSource& source : sources) {
+    source.pack_expert = [shared, pack = std::move(source.pack_expert)](std::uint64_t expert,
+                                                                        std::span<std::byte> blob) {
+      pack(expert, blob);
+      shared->add(blob.size());
+    };
+  }
+  return sources;
 }
 
 LayerReference RunSubject::reference(const MoeLayer& layer, const Probe& probe,

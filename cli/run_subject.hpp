@@ -33,9 +33,10 @@ class RunSubject {
   // Refuses a place in the subject's folder, or a file that it is made of.
   void require_not_own(const std::filesystem::path& file, const std::string& flag) const;
 
-  // The experts of every rank of a plan.
-  [[nodiscard]] std::vector<PackedExperts> load(const ShardPlan& plan,
-                                                const Progress& progress) const;
+  // Where the experts of every rank of a plan come from; the plan must outlive the answer.
+  // `progress` counts packed bytes of all of them.
+  [[nodiscard]] std::vector<BlobSource> sources(const ShardPlan& plan,
+                                                const Progress& progress = {}) const;
   // From the checkpoint's own tensors; a packed set has none but those that `layer` holds. .
   [[nodiscard]] LayerReference reference(const MoeLayer& layer, const Probe& probe,
                                          const ReferenceOptions& options) const;

@@ -134,6 +134,7 @@ struct BenchArgs {
   unsigned threads = 0;  // all
   std::optional<std::filesystem::path> baseline;
   double fail_over_pct = 5;
+  bool load = false;                       // times loads instead of calls
   std::vector<std::uint64_t> act_margins;  // to sweep; empty: time instead
   std::string command;                     // as typed
 };

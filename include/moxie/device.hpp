@@ -31,6 +31,14 @@ struct GpuReport {
 // Never fails; what fails is in `problem`.
 MOXIE_API GpuReport list_gpus();
 
+// Memory of the current GPU, of all processes.
+struct GpuMemory {
+  std::uint64_t free_bytes = 0;
+  std::uint64_t bytes = 0;
+};
+// Errors: Error(unsupported) MOXIE-E004 without CUDA, Error(environment) MOXIE-E005.
+MOXIE_API GpuMemory gpu_memory();
+
 // The target whose kernels a compute capability runs: 9.0 is sm90, 10.x sm100, 12.x sm120. No value
 // for all others: kernels of one family do not run on another, whatever the order of the numbers.
 MOXIE_API std::optional<Target> target_of_capability(unsigned major, unsigned minor);

@@ -65,6 +65,30 @@ struct ActScales {
 MOXIE_API std::uint64_t workspace_size(const ShardPlan& plan, const LayerSpec& spec,
                                        std::uint64_t tokens);
 
+class StagingMemory;
+
+// Page-locked host memory that experts pass through on their way to a GPU. Locking it takes as long
+// as loading a layer: keep one for all layers of a model, for one constructor at a time. It holds
+// nothing before the first of them, and never anything for the CPU.
+class MOXIE_API LoadStaging {
+ public:
+  static constexpr std::uint64_t kDefaultBytes = std::uint64_t{512} << 20;
+
+  // At most so many bytes, or one blob where that is more.
+  explicit LoadStaging(std::uint64_t most_bytes = kDefaultBytes);
+  ~LoadStaging();
+  LoadStaging(LoadStaging&&) noexcept;
+  LoadStaging& operator=(LoadStaging&&) noexcept;
+  LoadStaging(const LoadStaging&) = delete;
+  LoadStaging& operator=(const LoadStaging&) = delete;
+
+  [[nodiscard]] std::uint64_t bytes() const;  // held now
+
+ private:
+  friend class MoeLayer;
+  std::unique_ptr<StagingMemory> memory_;
+};
+
 // The routed experts of one layer on the ranks of this process. Owns the packed experts, on a GPU
 // in device memory; their addresses do not change while it lives.
 class MOXIE_API MoeLayer {
@@ -75,6 +99,15 @@ class MOXIE_API MoeLayer {
   // hold a scalar that is not finite and positive; Error(environment) MOXIE-E004 when the target's
   // device is not here, MOXIE-E003 when its memory is too small.
   MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<PackedExperts> ranks);
+  // Loads: packs the experts of each source in parallel and binds them. On a GPU the host never
+  // holds more of them than the staging has room for, on the device a few packed blobs lie beside
+  // the experts meanwhile; on the CPU they are packed into place. What is refused without the
+  // experts is refused before the first is packed. Errors: as above; what a source throws, with the
+  // expert and the rank where it names none, and Error(environment) MOXIE-R023 for what is no
+  // Error; Error(unsupported) MOXIE-R022 for an expert that the kernel can not hold. Null: a
+  // staging of its own.
+  MoeLayer(const ShardPlan& plan, const LayerSpec& spec, const std::vector<BlobSource>& sources,
+           LoadStaging* staging = nullptr);
   ~MoeLayer();
   MoeLayer(MoeLayer&&) noexcept;
   MoeLayer& operator=(MoeLayer&&) noexcept;

@@ -38,6 +38,20 @@ MOXIE_API std::vector<std::uint64_t> read_curve_sizes();
 // of the memory are left out. Errors: Error(environment) MOXIE-E003, MOXIE-E004, MOXIE-E005.
 MOXIE_API ReadCurve measure_read_curve(std::vector<std::uint64_t> bytes);
 
+// 1e9 bytes per second of one copy of `bytes` page-locked bytes to the current GPU; the median of
+// five. Errors: Error(environment) MOXIE-E003, MOXIE-E005; Error(unsupported) MOXIE-E004.
+MOXIE_API double measure_host_to_device(std::uint64_t bytes);
+
+// This process's memory as the system counts it, with pages of mapped files that it has read; 0
+// where the system does not say. Page-locked memory of a GPU's driver may be left out.
+struct HostMemory {
+  std::uint64_t resident_bytes = 0;
+  std::uint64_t peak_bytes = 0;  // most that was resident at once
+};
+MOXIE_API HostMemory host_memory();
+// Starts the peak over from what is resident now; false where the system does not allow it.
+MOXIE_API bool restart_host_peak();
+
 // Order statistics of samples in microseconds; quantiles interpolate linearly.
 struct SampleSummary {
   std::uint64_t samples = 0;

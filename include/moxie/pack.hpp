@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -36,6 +37,28 @@ struct PackedExperts {
 MOXIE_API void pack_expert(const MoeModel& model, const ShardPlan& plan, const RankPlan& rank,
                            const LayerExperts& layer, std::uint64_t expert,
                            std::span<std::byte> blob);
+
+// Where the experts of one rank come from, one at a time into memory that somebody lends: nobody
+// needs to hold all blobs at once.
+struct BlobSource {
+  unsigned rank = 0;
+  PackedLayout layout;
+  ExpertRange experts;
+  // Writes all of one expert's blob, layout.stride bytes that may hold anything before. Called from
+  // several threads at once, in any order; throws what it refuses.
+  std::function<void(std::uint64_t expert, std::span<std::byte> blob)> pack_expert;
+  // Called once after all experts; may refuse as well. Empty: nothing to say.
+  std::function<void()> finish = {};
+};
+// Experts of a checkpoint, by pack_expert(), of a packed set, as load_packed() gives them, or
+// random ones, as draw_experts() gives them. What a source is made from must outlive it; pages that
+// were read are let go of on the way. Errors: as those functions; at once for a rank or a layer
+// that is absent, else by the source.
+MOXIE_API BlobSource blob_source(const MoeModel& model, const ShardPlan& plan, unsigned rank,
+                                 int layer);
+MOXIE_API BlobSource drawn_source(const ShardPlan& plan, unsigned rank, std::uint64_t seed);
+// All of a source's experts, packed in parallel.
+MOXIE_API PackedExperts pack(const BlobSource& source);
 
 // Packs all experts that `rank` owns of one layer, in parallel.
 MOXIE_API PackedExperts pack(const MoeModel& model, const ShardPlan& plan, unsigned rank,
@@ -117,6 +140,8 @@ MOXIE_API PackedFolder open_packed_folder(const std::filesystem::path& path);
 // the file does not match its checksum, a tensor has another type or shape than the plan gives it,
 // or a scale or scalar is no number.
 MOXIE_API PackedExperts load_packed(const PackedFolder& folder, unsigned rank, int layer);
+
+MOXIE_API BlobSource blob_source(const PackedFolder& folder, unsigned rank, int layer);
 
 // The plan with `layout` (file layout, offsets) and `plan_hash` as moxie-plan.json holds it.
 MOXIE_API Json packed_plan_json(const ShardPlan& plan, FileLayout layout);

@@ -66,6 +66,26 @@ void parallel_for(std::uint64_t count, const std::function<void(std::uint64_t)>&
   if (first) std::rethrow_exception(first);
 }
 
+void run_beside(const std::function<void()>& beside, const std::function<void()>& body) {
+  std::exception_ptr of_body;
+  std::exception_ptr of_beside;
+  std::thread thread([&] {
+    try {
+      beside();
+    } catch (...) {
+      of_beside = std::current_exception();
+    }
+  });
+  try {
+    body();
+  } catch (...) {
+    of_body = std::current_exception();
+  }
+  thread.join();
+  if (of_body) std::rethrow_exception(of_body);
+  if (of_beside) std::rethrow_exception(of_beside);
+}
+
 void Team::wait(const StageCounters& stage, std::uint64_t count) {
   constexpr int kSpins = 2000;  // some microseconds; after that the core may be needed elsewhere
   for (int spin = 0; stage.done.load(std::memory_order_acquire) < count; ++spin) {

@@ -17,6 +17,10 @@ unsigned usable_threads();
 // thrown here.
 void parallel_for(std::uint64_t count, const std::function<void(std::uint64_t)>& body);
 
+// Calls `beside` on a thread of its own while `body` runs on this one; returns when both have. What
+// `body` throws is thrown here, else what `beside` throws.
+void run_beside(const std::function<void()>& beside, const std::function<void()>& body);
+
 // The counters of one stage of a team's work, on a cache line of their own.
 struct alignas(64) StageCounters {
   std::atomic<std::uint64_t> next{0};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,13 @@ struct Source {
   }
 };
 
+// What layers of a plan pass through on their way to a GPU: locking the memory takes as long as
+// loading a layer. Kept until the plan is destroyed.
+struct PlanStaging {
+  std::mutex in_use;
+  LoadStaging memory;
+};
+
 // Error(usage) MOXIE-K004.
 const RankPlan& require_rank(const ShardPlan& plan, std::uint32_t rank);
 
@@ -41,6 +49,7 @@ struct moxie_plan {
   std::shared_ptr<const moxie::capi::Source> source;
   moxie::ShardPlan plan;
   std::string json;
+  std::unique_ptr<moxie::capi::PlanStaging> staging = std::make_unique<moxie::capi::PlanStaging>();
 };
 
 struct moxie_layer {

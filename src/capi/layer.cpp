@@ -2,7 +2,7 @@
 // Loads and binds the experts of a layer, and replaces one of them.
 #include "moxie/layer.hpp"
 
-#include <cstring>
+#include <mutex>
 
 #include "capi/handles.hpp"
 #include "capi/refusal.hpp"
@@ -41,16 +41,10 @@ LayerSpec spec_from(const ModelConfig& config, const moxie_prepare_options& opti
   return spec;
 }
 
-// Pages that were read would stay beside the packed copy.
-void release(const Checkpoint& checkpoint) {
-  for (std::uint32_t file = 0; file < checkpoint.files().size(); ++file) checkpoint.release(file);
-}
-
-PackedExperts load(const Source& source, const ShardPlan& plan, unsigned rank, int layer) {
-  if (source.folder) return load_packed(*source.folder, rank, layer);
-  PackedExperts packed = pack(*source.model, plan, rank, layer);
-  release(source.model->checkpoint);
-  return packed;
+BlobSource source_of(const moxie_plan& plan, unsigned rank, int layer) {
+  const Source& source = *plan.source;
+  return source.folder ? blob_source(*source.folder, rank, layer)
+                       : blob_source(*source.model, plan.plan, rank, layer);
 }
 
 MoeLayer bind(const moxie_plan& plan, const moxie_prepare_options& options) {
@@ -60,14 +54,16 @@ MoeLayer bind(const moxie_plan& plan, const moxie_prepare_options& options) {
   (void)require_rank(made, options.rank);
   require_device(made.target);
   (void)workspace_size(made, spec, 1);
-  std::vector<PackedExperts> held;
+  std::vector<BlobSource> sources;
   if (spec.reduction == Reduction::caller) {
-    held.push_back(load(*plan.source, made, options.rank, options.layer));
+    sources.push_back(source_of(plan, options.rank, options.layer));
   } else {
     for (const RankPlan& rank : made.ranks)
-      held.push_back(load(*plan.source, made, rank.rank, options.layer));
+      sources.push_back(source_of(plan, rank.rank, options.layer));
   }
-  return {made, spec, std::move(held)};
+  // One layer at a time uses the plan's staging; another one that is loaded meanwhile has its own.
+  const std::unique_lock lock(plan.staging->in_use, std::try_to_lock);
+  return {made, spec, sources, lock ? &plan.staging->memory : nullptr};
 }
 
 void require_owned(const RankPlan& rank, std::uint64_t expert) {
@@ -122,13 +118,9 @@ int moxie_pack_expert(const moxie_plan* plan, uint32_t rank, int32_t layer, uint
     require_owned(part, expert);
     require_blob_bytes(made, bytes);
     const std::span to(static_cast<std::byte*>(blob), bytes);
-    const Source& source = *plan->source;
-    if (source.folder) {
-      const moxie::PackedExperts packed = moxie::load_packed(*source.folder, rank, layer);
-      std::memcpy(to.data(), packed.blob(expert).data(), to.size());
-    } else {
-      moxie::pack_expert(*source.model, made, part, source.model->require_layer(layer), expert, to);
-    }
+    const moxie::BlobSource from = source_of(*plan, rank, layer);
+    from.pack_expert(expert, to);
+    from.finish();
   });
 }
 

@@ -27,16 +27,19 @@ class Stream {
   void* handle_ = nullptr;
 };
 
-// A point in a stream's work.
+// A point in a stream's work: to take times between, or for a thread to sleep until it is passed.
+enum class EventUse : std::uint8_t { time, wait };
 class Event {
  public:
-  Event();
+  explicit Event(EventUse use = EventUse::time);
   ~Event();  // NOLINT(performance-trivially-destructible): the stub alone does nothing
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
   void record(void* stream);
-  // Both events must have been passed.
+  // Until the point is passed. Errors: Error(environment) MOXIE-E005 with the device's own text.
+  void wait() const;
+  // Of two events for times; both must have been passed.
   [[nodiscard]] double us_since(const Event& earlier) const;
 
  private:
@@ -67,6 +70,37 @@ class Buffer {
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
 };
+
+// Host memory that the device copies from and to by itself: page-locked.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  // Errors: Error(environment) MOXIE-E003 when the system does not lock so much.
+  explicit PinnedBuffer(std::uint64_t bytes);
+  ~PinnedBuffer();  // NOLINT(performance-trivially-destructible): the stub alone does nothing
+  PinnedBuffer(PinnedBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+
+  [[nodiscard]] std::span<std::byte> bytes() const { return {data_, bytes_}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+// The GPU that calls of this thread go to; another thread starts with the first one.
+int current_gpu();
+void use_gpu(int index);
+
+// Puts a copy from a PinnedBuffer into a stream. Errors: Error(environment) MOXIE-E005.
+void start_copy(std::byte* to, std::span<const std::byte> from, void* stream);
 
 // Copies that are done when they return; through pinned memory, piece by piece.
 void copy_to_device(std::byte* to, std::span<const std::byte> from);

@@ -8,6 +8,12 @@ namespace moxie {
 
 GpuReport list_gpus() { return {.problem = "built without CUDA"}; }
 
+GpuMemory gpu_memory() {
+  throw Error(ErrorCode::unsupported, {.code = "MOXIE-E004",
+                                       .message = "this build holds no CUDA code",
+                                       .hint = "build with -DMOXIE_CUDA=ON"});
+}
+
 namespace device {
 
 namespace {
@@ -24,13 +30,23 @@ Stream::Stream() { refuse(); }
 Stream::~Stream() = default;
 void Stream::wait() const { refuse(); }
 
-Event::Event() { refuse(); }
+Event::Event(EventUse /*use*/) { refuse(); }
 Event::~Event() = default;
 void Event::record(void* /*stream*/) { refuse(); }
+void Event::wait() const { refuse(); }
 double Event::us_since(const Event& /*earlier*/) const { refuse(); }
 
 Buffer::Buffer(std::uint64_t /*bytes*/) { refuse(); }
 Buffer::~Buffer() = default;
+
+PinnedBuffer::PinnedBuffer(std::uint64_t /*bytes*/) { refuse(); }
+PinnedBuffer::~PinnedBuffer() = default;
+
+int current_gpu() { refuse(); }
+void use_gpu(int /*index*/) { refuse(); }
+void start_copy(std::byte* /*to*/, std::span<const std::byte> /*from*/, void* /*stream*/) {
+  refuse();
+}
 
 void copy_to_device(std::byte* /*to*/, std::span<const std::byte> /*from*/) { refuse(); }
 void copy_to_host(std::span<std::byte> /*to*/, const std::byte* /*from*/) { refuse(); }

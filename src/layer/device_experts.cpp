@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uploads, replaces and reads back blobs.
+// Loads, replaces and reads back blobs. What is between packed and arranged takes memory only while
+// it is needed.
 #include "layer/device_experts.hpp"
 
 #include <string>
@@ -15,29 +16,16 @@ DeviceExperts::DeviceExperts(const PackedExperts& packed,
     : arrangement_(kernel.arrangement),
       shape_(shape),
       offsets_(offsets),
+      rank_(packed.rank),
+      experts_(packed.experts),
       packed_bytes_(packed.layout.stride),
       stride_(arrangement_ == nullptr ? packed_bytes_ : arrangement_->stride(shape, offsets)),
       blobs_(packed.experts.count() * stride_),
       local_of_expert_(local_of_expert.size_bytes()) {
-  if (arrangement_ != nullptr) {
-    packed_ = device::Buffer(packed_bytes_);
-    arranged_ = device::Buffer(stride_);
-    problems_ = device::Buffer(sizeof(std::uint32_t));
-  }
-  for (std::uint64_t expert = 0; expert < packed.experts.count(); ++expert)
-    write(expert, packed.blob(packed.experts.first + expert));
   device::copy_to_device(local_of_expert_.data(), std::as_bytes(local_of_expert));
 }
 
-ArrangeArgs DeviceExperts::args_of(std::byte* arranged) const {
-  return {.shape = shape_,
-          .offsets = offsets_,
-          .packed = packed_.data(),
-          .arranged = arranged,
-          .problems = reinterpret_cast<std::uint32_t*>(problems_.data())};
-}
-
-void DeviceExperts::finish(int code) const {
+void DeviceExperts::finish(int code) {
   if (code == 0) code = device::wait_for_default_stream();
   if (code == 0) return;
   throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
@@ -45,25 +33,50 @@ void DeviceExperts::finish(int code) const {
                                        .got = device::error_text(code)});
 }
 
+void DeviceExperts::check_problems(std::uint64_t local_expert, std::uint32_t problems) const {
+  if (problems == 0) return;
+  throw Error(ErrorCode::unsupported,
+              {.code = "MOXIE-R022",
+               .message = "the kernel can not hold a group scaled by 2^-127",
+               .where = {.expert = experts_.first + local_expert, .rank = rank_},
+               .expected = "scale bytes above 0 wherever a code is not zero",
+               .got = "scale byte 0 under codes that are not",
+               .hint = "plan another target: such groups are far below what bf16 shows"});
+}
+
+void DeviceExperts::load(const PackLocal& pack, StagingMemory& staging) {
+  if (experts_.count() == 0) return;
+  ExpertUpload upload({.arrangement = arrangement_,
+                       .shape = shape_,
+                       .offsets = offsets_,
+                       .packed_bytes = packed_bytes_,
+                       .experts = blobs_.data(),
+                       .stride = stride_,
+                       .count = experts_.count()},
+                      staging);
+  const std::vector<std::uint32_t> problems = upload.run(pack);
+  for (std::uint64_t local = 0; local < problems.size(); ++local)
+    check_problems(local, problems[local]);
+}
+
 void DeviceExperts::write(std::uint64_t local_expert, std::span<const std::byte> blob) {
   std::byte* to = blobs_.data() + local_expert * stride_;
   if (arrangement_ == nullptr) return device::copy_to_device(to, blob);
-  const std::uint32_t none = 0;
+  // Not in place: the expert stays as it was until the new one is known to be good.
+  const device::Buffer packed(packed_bytes_);
+  const device::Buffer arranged(stride_);
+  const device::Buffer word(sizeof(std::uint32_t));
   std::uint32_t problems = 0;
-  device::copy_to_device(problems_.data(), std::as_bytes(std::span(&none, 1)));
-  device::copy_to_device(packed_.data(), blob);
-  finish(arrangement_->arrange(args_of(arranged_.data())));
-  device::copy_to_host(std::as_writable_bytes(std::span(&problems, 1)), problems_.data());
-  if (problems != 0) {
-    throw Error(ErrorCode::unsupported,
-                {.code = "MOXIE-R022",
-                 .message = "the kernel can not hold a group scaled by 2^-127",
-                 .where = {.expert = local_expert},
-                 .expected = "scale bytes above 0 wherever a code is not zero",
-                 .got = "scale byte 0 under codes that are not",
-                 .hint = "plan another target: such groups are far below what bf16 shows"});
-  }
-  finish(device::copy_on_device(to, arranged_.data(), stride_));
+  device::copy_to_device(word.data(), std::as_bytes(std::span(&problems, 1)));
+  device::copy_to_device(packed.data(), blob);
+  finish(arrangement_->arrange({.shape = shape_,
+                                .offsets = offsets_,
+                                .packed = packed.data(),
+                                .arranged = arranged.data(),
+                                .problems = reinterpret_cast<std::uint32_t*>(word.data())}));
+  device::copy_to_host(std::as_writable_bytes(std::span(&problems, 1)), word.data());
+  check_problems(local_expert, problems);
+  finish(device::copy_on_device(to, arranged.data(), stride_));
 }
 
 std::span<const std::byte> DeviceExperts::read(std::uint64_t local_expert) const {
@@ -73,10 +86,12 @@ std::span<const std::byte> DeviceExperts::read(std::uint64_t local_expert) const
     device::copy_to_host(read_, from);
     return read_;
   }
+  const device::Buffer packed(packed_bytes_);
   // The bytes between the tensors are not kept: they are zero.
-  finish(device::fill(packed_.data(), std::byte{0}, packed_bytes_, nullptr));
-  finish(arrangement_->restore(args_of(from)));
-  device::copy_to_host(read_, packed_.data());
+  finish(device::fill(packed.data(), std::byte{0}, packed_bytes_, nullptr));
+  finish(arrangement_->restore(
+      {.shape = shape_, .offsets = offsets_, .packed = packed.data(), .arranged = from}));
+  device::copy_to_host(read_, packed.data());
   return read_;
 }
 

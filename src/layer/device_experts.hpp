@@ -9,6 +9,7 @@
 
 #include "device/device.hpp"
 #include "kernels/contract.hpp"
+#include "layer/expert_upload.hpp"
 #include "moxie/pack.hpp"
 
 namespace moxie {
@@ -18,37 +19,37 @@ namespace moxie {
 class DeviceExperts {
  public:
   DeviceExperts() = default;
-  // Copies expert by expert; the host needs no second copy. Errors as those of write().
+  // Room for the experts that `packed` names, whose blobs are not looked at. Errors:
+  // Error(environment) MOXIE-E003, MOXIE-E005.
   DeviceExperts(const PackedExperts& packed, std::span<const std::int32_t> local_of_expert,
-                const ExpertsKernel& kernel, const ExpertsShape& shape,
-                const BlobOffsets& offsets);
+                const ExpertsKernel& kernel, const ExpertsShape& shape, const BlobOffsets& offsets);
 
   [[nodiscard]] const std::byte* blobs() const { return blobs_.data(); }
   [[nodiscard]] std::uint64_t stride() const { return stride_; }
   [[nodiscard]] const std::int32_t* local_of_expert() const {
     return reinterpret_cast<const std::int32_t*>(local_of_expert_.data());
   }
+  // Fills all of the room. Errors: what `pack` throws; those of write(), the lowest expert's.
+  void load(const PackLocal& pack, StagingMemory& staging);
   // Takes a packed blob. Errors: Error(unsupported) MOXIE-R022 for values that the kernel can not
-  // hold, which leaves the expert as it was; Error(environment) MOXIE-E005 when the device fails.
+  // hold, which leaves the expert as it was; Error(environment) MOXIE-E003, MOXIE-E005.
   void write(std::uint64_t local_expert, std::span<const std::byte> blob);
   // A packed blob again; holds until the next read.
   [[nodiscard]] std::span<const std::byte> read(std::uint64_t local_expert) const;
 
  private:
-  // Arguments for one expert, and the outcome of what they are used for.
-  [[nodiscard]] ArrangeArgs args_of(std::byte* arranged) const;
-  void finish(int code) const;
+  static void finish(int code);
+  void check_problems(std::uint64_t local_expert, std::uint32_t problems) const;
 
   const ExpertArrangement* arrangement_ = nullptr;  // null: blobs lie as they are packed
   ExpertsShape shape_;
   BlobOffsets offsets_;
+  unsigned rank_ = 0;
+  ExpertRange experts_;
   std::uint64_t packed_bytes_ = 0;  // of a blob
   std::uint64_t stride_ = 0;
   device::Buffer blobs_;            // [local experts, stride]
   device::Buffer local_of_expert_;  // i32 [experts]
-  device::Buffer packed_;           // one blob, on its way
-  device::Buffer arranged_;         // one expert, until it is known to be good
-  device::Buffer problems_;
   mutable std::vector<std::byte> read_;
 };
 

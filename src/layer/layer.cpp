@@ -15,6 +15,7 @@
 #include "kernels/registry/registry.hpp"
 #include "layer/binding.hpp"
 #include "layer/layer_state.hpp"
+#include "layer/staging_memory.hpp"
 #include "moxie/device.hpp"
 #include "pack/scale_check.hpp"
 
@@ -106,26 +107,44 @@ std::uint64_t workspace_size(const ShardPlan& plan, const LayerSpec& spec, std::
   return bytes_for(plan, spec, kernel, tokens);
 }
 
-MoeLayer::MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<PackedExperts> ranks)
-    : state_(std::make_unique<State>()) {
-  state_->plan = plan;
-  state_->spec = spec;
-  state_->kernel = &kernel_of(plan);
-  check_spec(plan, spec, *state_->kernel);
+void MoeLayer::State::bind(const ShardPlan& of, const LayerSpec& with,
+                           std::vector<unsigned> ranks) {
+  plan = of;
+  spec = with;
+  kernel = &kernel_of(plan);
+  check_spec(plan, spec, *kernel);
   check_act_scale(plan);
+  check_ranks(std::move(ranks));
   require_device(plan.target);
-  state_->partials = find_partials_kernel(plan.target);
-  if (const int code = state_->kernel->prepare == nullptr ? 0 : state_->kernel->prepare();
-      code != 0) {
+  partials = find_partials_kernel(plan.target);
+  if (const int code = kernel->prepare == nullptr ? 0 : kernel->prepare(); code != 0) {
     throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
                                          .message = "the device does not load " + plan.kernel,
                                          .got = device::error_text(code)});
   }
-  state_->offsets = blob_offsets(plan.layout);
-  state_->threads = spec.threads == 0 ? usable_threads() : std::min(spec.threads, usable_threads());
+  offsets = blob_offsets(plan.layout);
+  threads = spec.threads == 0 ? usable_threads() : std::min(spec.threads, usable_threads());
+}
+
+MoeLayer::MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<PackedExperts> ranks)
+    : state_(std::make_unique<State>()) {
+  std::vector<unsigned> numbers;
+  for (const PackedExperts& packed : ranks) numbers.push_back(packed.rank);
+  state_->bind(plan, spec, std::move(numbers));
   for (PackedExperts& packed : ranks) state_->hold(std::move(packed));
-  std::ranges::sort(state_->held, {}, [](const auto& rank) { return rank.packed.rank; });
-  state_->check_ranks();
+  state_->sort_ranks();
+}
+
+MoeLayer::MoeLayer(const ShardPlan& plan, const LayerSpec& spec,
+                   const std::vector<BlobSource>& sources, LoadStaging* staging)
+    : state_(std::make_unique<State>()) {
+  std::vector<unsigned> numbers;
+  for (const BlobSource& source : sources) numbers.push_back(source.rank);
+  state_->bind(plan, spec, std::move(numbers));
+  LoadStaging own;
+  for (const BlobSource& source : sources)
+    state_->hold(source, *(staging == nullptr ? own : *staging).memory_);
+  state_->sort_ranks();
 }
 
 MoeLayer::~MoeLayer() = default;

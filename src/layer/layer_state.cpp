@@ -22,49 +22,6 @@ bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16;
 
 }  // namespace
 
-void MoeLayer::State::hold(PackedExperts packed) {
-  if (packed.rank >= plan.ranks.size() || !(packed.layout == plan.layout) ||
-      !(packed.experts == plan.ranks[packed.rank].experts) ||
-      packed.blobs.size() != packed.experts.count() * plan.layout.stride) {
-    throw Error(ErrorCode::input, {.code = "MOXIE-R003",
-                                   .message = "packed experts are not those of this plan",
-                                   .where = {.rank = packed.rank},
-                                   .hint = "pack them under the plan that the layer gets"});
-  }
-  const RankPlan& rank = plan.ranks[packed.rank];
-  for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert)
-    check_blob(plan, packed.rank, expert, packed.blob(expert));
-  std::vector<std::int32_t> local(plan.experts, -1);
-  for (std::uint64_t i = 0; i < rank.experts.count(); ++i)
-    local[rank.experts.first + i] = static_cast<std::int32_t>(i);
-  DeviceExperts on_device;
-  if (partials != nullptr) {
-    on_device = DeviceExperts(packed, local, *kernel, experts_shape(plan, spec, rank), offsets);
-    packed.blobs = {};
-  }
-  held.push_back({.packed = std::move(packed),
-                  .shape = experts_shape(plan, spec, rank),
-                  .local_of_expert = std::move(local),
-                  .on_device = std::move(on_device),
-                  .scales = {},
-                  .empty = rank.slice.rows.count == Elems{0}});
-}
-
-void MoeLayer::State::check_ranks() const {
-  const bool distinct = std::ranges::adjacent_find(held, [](const auto& a, const auto& b) {
-                          return a.packed.rank == b.packed.rank;
-                        }) == held.end();
-  const std::size_t wanted = spec.reduction == Reduction::layer ? plan.ranks.size() : 1;
-  if (distinct && held.size() == wanted) return;
-  throw Error(ErrorCode::unsupported,
-              {.code = "MOXIE-R002",
-               .message = spec.reduction == Reduction::layer
-                              ? "a layer that sums over the ranks holds every rank once"
-                              : "where the caller sums over the ranks a layer holds one rank",
-               .expected = std::to_string(wanted) + " ranks",
-               .got = std::to_string(held.size())});
-}
-
 std::size_t MoeLayer::State::require(unsigned rank, std::uint64_t expert) const {
   for (std::size_t i = 0; i < held.size(); ++i) {
     const PackedExperts& packed = held[i].packed;

@@ -54,8 +54,15 @@ struct MoeLayer::State {
   std::vector<HeldRank> held;  // ascending by rank
   unsigned threads = 1;
 
+  // Everything but the experts of `ranks`: refuses what can be refused without them.
+  void bind(const ShardPlan& of, const LayerSpec& with, std::vector<unsigned> ranks);
   void hold(PackedExperts packed);
-  void check_ranks() const;
+  void hold(const BlobSource& source, StagingMemory& staging);
+  void sort_ranks();
+  // A rank whose experts `header` names; room for them, on a GPU there.
+  HeldRank& add_rank(PackedExperts header);
+  void check_ranks(std::vector<unsigned> ranks) const;
+  void check_header(const PackedExperts& header) const;
   // Place in `held` of the rank that owns the expert.
   [[nodiscard]] std::size_t require(unsigned rank, std::uint64_t expert) const;
   [[nodiscard]] bool accepts(const LayerIo& io) const;

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/checked.hpp"
-#include "base/parallel.hpp"
 #include "base/random.hpp"
 #include "formats/block_format.hpp"
 #include "moxie/pack.hpp"
@@ -95,16 +94,19 @@ void draw_expert(const ShardPlan& plan, const RankPlan& rank, std::uint64_t expe
 
 }  // namespace
 
-PackedExperts draw_experts(const ShardPlan& plan, unsigned rank, std::uint64_t seed) {
+BlobSource drawn_source(const ShardPlan& plan, unsigned rank, std::uint64_t seed) {
   MOXIE_CHECK(rank < plan.ranks.size(), "a rank lies inside the plan");
-  const RankPlan& part = plan.ranks[rank];
-  PackedExperts packed{.rank = rank, .layout = plan.layout, .experts = part.experts, .blobs = {}};
-  packed.blobs.resize(part.experts.count() * plan.layout.stride);
-  parallel_for(part.experts.count(), [&](std::uint64_t i) {
-    draw_expert(plan, part, part.experts.first + i, seed,
-                std::span(packed.blobs).subspan(i * plan.layout.stride, plan.layout.stride));
-  });
-  return packed;
+  return {.rank = rank,
+          .layout = plan.layout,
+          .experts = plan.ranks[rank].experts,
+          .pack_expert = [&plan, rank, seed](std::uint64_t expert, std::span<std::byte> blob) {
+            std::ranges::fill(blob, std::byte{0});
+            draw_expert(plan, plan.ranks[rank], expert, seed, blob);
+          }};
+}
+
+PackedExperts draw_experts(const ShardPlan& plan, unsigned rank, std::uint64_t seed) {
+  return pack(drawn_source(plan, rank, seed));
 }
 
 }  // namespace moxie

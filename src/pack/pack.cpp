@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "base/checked.hpp"
-#include "base/parallel.hpp"
 #include "formats/block_format.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/segment_source.hpp"
@@ -27,6 +26,8 @@ std::span<Byte> bytes_of(std::span<Byte> blob, const PackedSegment& segment) {
   return blob.subspan(segment.offset, segment.bytes());
 }
 
+void fill_zero(std::span<std::byte> bytes) { std::ranges::fill(bytes, std::byte{0}); }
+
 void check_scalar_segment(const PackedSegment& segment) {
   MOXIE_CHECK(segment.rows == 1 && segment.row_bytes == sizeof(float),
               "a scalar's segment holds one f32");
@@ -40,10 +41,13 @@ class ExpertPacker {
       : model_(model), plan_(plan), rank_(rank), layer_(layer), expert_(expert) {}
 
   void pack(std::span<std::byte> blob) const {
-    std::ranges::fill(blob, std::byte{0});
+    std::uint64_t written = 0;
     for (const PackedSegment& segment : plan_.layout.segments) {
       const SegmentSource source = source_of(segment.segment);
       const auto out = bytes_of(blob, segment);
+      MOXIE_CHECK(written <= segment.offset, "segments lie in the order of their offsets");
+      fill_zero(blob.subspan(written, segment.offset - written));
+      written = segment.offset + segment.bytes();
       if (source.is_scalar()) {
         check_scalar_segment(segment);
         pack_scalar(source, out);
@@ -51,6 +55,7 @@ class ExpertPacker {
         pack_rows(source, segment, out);
       }
     }
+    fill_zero(blob.subspan(written));
   }
 
  private:
@@ -60,6 +65,8 @@ class ExpertPacker {
                  std::span<std::byte> out) const {
     const RowsView& view = rows_of(tensors(), source);
     const SegmentCut cut = checked_cut(segment, source, rank_, view.rows, view.row_bytes);
+    // What the source covers is written once.
+    if (cut.rows != segment.rows || cut.row_bytes != segment.row_bytes) fill_zero(out);
     if (cut.row_bytes == 0) return;
     const bool contiguous = view.packing == RowPacking::plain && cut.row_bytes == view.row_stride &&
                             cut.row_bytes == segment.row_bytes;
@@ -154,19 +161,6 @@ void pack_expert(const MoeModel& model, const ShardPlan& plan, const RankPlan& r
                                          .got = std::string(name_of(layer.format))});
   }
   ExpertPacker(model, plan, rank, layer, expert).pack(blob);
-}
-
-PackedExperts pack(const MoeModel& model, const ShardPlan& plan, unsigned rank, int layer) {
-  MOXIE_CHECK(rank < plan.ranks.size(), "a rank lies inside the plan");
-  const RankPlan& part = plan.ranks[rank];
-  const LayerExperts& source = model.require_layer(layer);
-  PackedExperts packed{.rank = rank, .layout = plan.layout, .experts = part.experts, .blobs = {}};
-  packed.blobs.resize(part.experts.count() * plan.layout.stride);
-  parallel_for(part.experts.count(), [&](std::uint64_t i) {
-    pack_expert(model, plan, part, source, part.experts.first + i,
-                std::span(packed.blobs).subspan(i * plan.layout.stride, plan.layout.stride));
-  });
-  return packed;
 }
 
 UnpackedExpert make_unpacked(const ShardPlan& plan, std::byte fill) {

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "base/hash.hpp"
 #include "base/mapped_file.hpp"
-#include "base/parallel.hpp"
 #include "formats/act_quant.hpp"
 #include "model/dialects/choice.hpp"
 #include "model/expert_names.hpp"
@@ -18,6 +18,7 @@
 #include "pack/logical_tensor.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/packed_set.hpp"
+#include "pack/page_budget.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/segment_source.hpp"
 
@@ -117,12 +118,22 @@ void check_config(const PackedFolder& folder) {
              std::to_string(config.inter) + ", experts " + std::to_string(config.experts));
 }
 
-// All bytes of the file are the packed ones. They are read anyway.
+// Lets go of the pages that it has read.
+std::string hash_of_file(const MappedFile& file) {
+  StreamHash hash;
+  for (std::uint64_t at = 0; at < file.bytes().size(); at += PageBudget::kBytes) {
+    const std::uint64_t left = file.bytes().size() - at;
+    hash.update(file.bytes().subspan(at, std::min(PageBudget::kBytes, left)));
+    file.release();
+  }
+  return hash.hex();
+}
+
+// All bytes of the file are the packed ones.
 void check_bytes(const PackedFolder& folder, unsigned rank, int layer) {
   const std::string name = rank_folder_name(rank) + "/" + layer_file_name(layer);
   const auto stated = folder.checksums.find(name);
-  const MappedFile file(folder.path / name);
-  const std::string got = hash_hex(file.bytes());
+  const std::string got = hash_of_file(MappedFile(folder.path / name));
   if (stated != folder.checksums.end() && stated->second == got) return;
   refuse({.file = (folder.path / name).string(), .layer = layer, .rank = rank},
          "file does not match its checksum",
@@ -150,7 +161,9 @@ class LayerLoader {
   }
 
   void load(std::uint64_t expert, std::span<std::byte> blob) const {
-    if (blobs_ != nullptr) {
+    if (blobs_ == nullptr) {
+      std::ranges::fill(blob, std::byte{0});
+    } else {
       const std::uint64_t local = expert - rank_.experts.first;
       std::ranges::copy(file_.bytes(*blobs_).subspan(local * blob.size(), blob.size()),
                         blob.begin());
@@ -335,7 +348,7 @@ PackedFolder open_packed_folder(const fs::path& path) {
   return folder;
 }
 
-PackedExperts load_packed(const PackedFolder& folder, unsigned rank, int layer) {
+BlobSource blob_source(const PackedFolder& folder, unsigned rank, int layer) {
   if (!std::ranges::binary_search(folder.ranks, rank)) {
     refuse({.file = folder.path.string(), .rank = rank}, "the set does not hold this rank", {}, {},
            "pack it with --rank " + std::to_string(rank));
@@ -344,20 +357,26 @@ PackedExperts load_packed(const PackedFolder& folder, unsigned rank, int layer) 
     refuse({.file = folder.path.string(), .layer = layer}, "the set does not hold this layer", {},
            {}, "pack it with --layers " + std::to_string(layer));
   }
-  const LayerLoader loader(folder, rank, layer);
-  const std::uint64_t stride = folder.plan.layout.stride;
-  PackedExperts packed{.rank = rank,
-                       .layout = folder.plan.layout,
-                       .experts = folder.plan.ranks[rank].experts,
-                       .blobs = {}};
-  packed.blobs.resize(packed.experts.count() * stride);
-  parallel_for(packed.experts.count(), [&](std::uint64_t i) {
-    loader.load(packed.experts.first + i, std::span(packed.blobs).subspan(i * stride, stride));
-  });
-  // Last: what is wrong with a tensor says more than a checksum.
-  check_bytes(folder, rank, layer);
-  loader.release();
-  return packed;
+  const auto loader = std::make_shared<const LayerLoader>(folder, rank, layer);
+  const auto pages = std::make_shared<PageBudget>();
+  return {.rank = rank,
+          .layout = folder.plan.layout,
+          .experts = folder.plan.ranks[rank].experts,
+          .pack_expert =
+              [loader, pages](std::uint64_t expert, std::span<std::byte> blob) {
+                loader->load(expert, blob);
+                if (pages->spend(blob.size())) loader->release();
+              },
+          // Last: what is wrong with a tensor says more than a checksum.
+          .finish =
+              [&folder, rank, layer, loader] {
+                loader->release();
+                check_bytes(folder, rank, layer);
+              }};
+}
+
+PackedExperts load_packed(const PackedFolder& folder, unsigned rank, int layer) {
+  return pack(blob_source(folder, rank, layer));
 }
 
 }  // namespace moxie

@@ -51,6 +51,13 @@ GpuReport list_gpus() {
   return report;
 }
 
+GpuMemory gpu_memory() {
+  std::size_t free_bytes = 0;
+  std::size_t bytes = 0;
+  MOXIE_CUDA(cudaMemGetInfo(&free_bytes, &bytes));
+  return {.free_bytes = free_bytes, .bytes = bytes};
+}
+
 namespace device {
 
 namespace {
@@ -62,21 +69,6 @@ constexpr std::uint64_t kLeastStaged = std::uint64_t{1} << 20;
 
 cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
 cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
-
-// Host memory that the device copies from and to by itself.
-class Staging {
- public:
-  explicit Staging(std::uint64_t bytes) {
-    MOXIE_CUDA(cudaMallocHost(&data_, std::clamp<std::uint64_t>(bytes, 1, kStagingBytes)));
-  }
-  ~Staging() { (void)cudaFreeHost(data_); }
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
-  [[nodiscard]] void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-};
 
 }  // namespace
 
@@ -101,15 +93,18 @@ Stream::Stream() {
 Stream::~Stream() { (void)cudaStreamDestroy(stream_of(handle_)); }
 void Stream::wait() const { MOXIE_CUDA(cudaStreamSynchronize(stream_of(handle_))); }
 
-Event::Event() {
+Event::Event(EventUse use) {
   cudaEvent_t event = nullptr;
-  MOXIE_CUDA(cudaEventCreate(&event));
+  const unsigned flags =
+      use == EventUse::time ? cudaEventDefault : cudaEventDisableTiming | cudaEventBlockingSync;
+  MOXIE_CUDA(cudaEventCreateWithFlags(&event, flags));
   handle_ = event;
 }
 Event::~Event() { (void)cudaEventDestroy(event_of(handle_)); }
 void Event::record(void* stream) {
   MOXIE_CUDA(cudaEventRecord(event_of(handle_), stream_of(stream)));
 }
+void Event::wait() const { MOXIE_CUDA(cudaEventSynchronize(event_of(handle_))); }
 double Event::us_since(const Event& earlier) const {
   float ms = 0;
   MOXIE_CUDA(cudaEventElapsedTime(&ms, event_of(earlier.handle_), event_of(handle_)));
@@ -123,6 +118,27 @@ Buffer::Buffer(std::uint64_t bytes) : bytes_(bytes) {
 }
 Buffer::~Buffer() { (void)cudaFree(data_); }
 
+PinnedBuffer::PinnedBuffer(std::uint64_t bytes) : bytes_(bytes) {
+  void* data = nullptr;
+  MOXIE_CUDA(cudaMallocHost(&data, std::max<std::uint64_t>(bytes, 1)));
+  data_ = static_cast<std::byte*>(data);
+}
+PinnedBuffer::~PinnedBuffer() {
+  if (data_ != nullptr) (void)cudaFreeHost(data_);
+}
+
+int current_gpu() {
+  int index = 0;
+  MOXIE_CUDA(cudaGetDevice(&index));
+  return index;
+}
+void use_gpu(int index) { MOXIE_CUDA(cudaSetDevice(index)); }
+
+void start_copy(std::byte* to, std::span<const std::byte> from, void* stream) {
+  MOXIE_CUDA(
+      cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream_of(stream)));
+}
+
 void copy_to_device(std::byte* to, std::span<const std::byte> from) {
   if (from.empty()) return;
   const Stream stream;
@@ -131,11 +147,12 @@ void copy_to_device(std::byte* to, std::span<const std::byte> from) {
     MOXIE_CUDA(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, queue));
     return stream.wait();
   }
-  const Staging staging(from.size());
+  const PinnedBuffer staging(std::min(kStagingBytes, from.size()));
   for (std::uint64_t at = 0; at < from.size(); at += kStagingBytes) {
     const std::uint64_t count = std::min(kStagingBytes, from.size() - at);
-    std::memcpy(staging.data(), from.data() + at, count);
-    MOXIE_CUDA(cudaMemcpyAsync(to + at, staging.data(), count, cudaMemcpyHostToDevice, queue));
+    std::memcpy(staging.bytes().data(), from.data() + at, count);
+    MOXIE_CUDA(
+        cudaMemcpyAsync(to + at, staging.bytes().data(), count, cudaMemcpyHostToDevice, queue));
     stream.wait();
   }
 }
@@ -148,12 +165,13 @@ void copy_to_host(std::span<std::byte> to, const std::byte* from) {
     MOXIE_CUDA(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, queue));
     return stream.wait();
   }
-  const Staging staging(to.size());
+  const PinnedBuffer staging(std::min(kStagingBytes, to.size()));
   for (std::uint64_t at = 0; at < to.size(); at += kStagingBytes) {
     const std::uint64_t count = std::min(kStagingBytes, to.size() - at);
-    MOXIE_CUDA(cudaMemcpyAsync(staging.data(), from + at, count, cudaMemcpyDeviceToHost, queue));
+    MOXIE_CUDA(
+        cudaMemcpyAsync(staging.bytes().data(), from + at, count, cudaMemcpyDeviceToHost, queue));
     stream.wait();
-    std::memcpy(to.data() + at, staging.data(), count);
+    std::memcpy(to.data() + at, staging.bytes().data(), count);
   }
 }
 

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packing, copying and arranging at the same time, each of another expert.
+#include "layer/expert_upload.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/checked.hpp"
+#include "base/parallel.hpp"
+#include "moxie/status.hpp"
+
+namespace moxie {
+
+namespace {
+
+constexpr std::uint64_t kPageBytes = 4096;
+// Slots beside those that are being packed: one is copied, the others wait for it.
+constexpr std::size_t kSlotsOnTheirWay = 4;
+constexpr std::size_t kMostSlots = 32;
+// Blobs between copy and arrangement: with two, one is copied while the other is arranged. They are
+// to stay below a fortieth of the experts' own memory.
+constexpr std::uint64_t kMostLanes = 3;
+constexpr std::uint64_t kExpertsPerLane = 40;
+
+std::size_t slots_of(const UploadTarget& target, std::uint64_t most_bytes) {
+  const std::uint64_t room = most_bytes / round_up(target.packed_bytes, kPageBytes);
+  const std::size_t wanted = std::min(usable_threads() + kSlotsOnTheirWay, kMostSlots);
+  return std::max<std::uint64_t>(1, std::min({std::uint64_t{wanted}, room, target.count}));
+}
+
+}  // namespace
+
+ExpertUpload::ExpertUpload(const UploadTarget& target, StagingMemory& staging)
+    : target_(target),
+      slots_(slots_of(target, staging.most_bytes())),
+      ring_(slots_),
+      pinned_(staging.room(slots_ * round_up(target.packed_bytes, kPageBytes))),
+      problems_(target.count * sizeof(std::uint32_t)) {
+  const bool arranges = target.arrangement != nullptr;
+  const std::uint64_t lanes =
+      arranges ? std::clamp(target.count / kExpertsPerLane, std::uint64_t{1}, kMostLanes) : 1;
+  for (std::uint64_t lane = 0; lane < lanes; ++lane) {
+    lanes_.emplace_back();
+    if (arranges) lanes_.back().packed = device::Buffer(target.packed_bytes);
+  }
+  for (std::size_t slot = 0; slot < slots_; ++slot) copied_.emplace_back(device::EventUse::wait);
+  const std::vector<std::uint32_t> none(target.count);
+  device::copy_to_device(problems_.data(), std::as_bytes(std::span(none)));
+}
+
+ExpertUpload::~ExpertUpload() {
+  // What was begun reads slots and writes experts that others may free next.
+  for (const Lane& lane : lanes_) {
+    try {
+      lane.stream.wait();
+    } catch (const Error&) {  // run() has thrown it
+    }
+  }
+}
+
+std::span<std::byte> ExpertUpload::blob_of(std::size_t slot) const {
+  return pinned_.subspan(slot * round_up(target_.packed_bytes, kPageBytes), target_.packed_bytes);
+}
+
+std::vector<std::uint32_t> ExpertUpload::run(const PackLocal& pack) {
+  const int gpu = device::current_gpu();
+  run_beside(
+      [&] {
+        try {
+          device::use_gpu(gpu);
+          copy_all();
+        } catch (...) {
+          ring_.fail(std::current_exception());
+          throw;
+        }
+      },
+      [&] { pack_all(pack); });
+  for (const Lane& lane : lanes_) lane.stream.wait();
+  std::vector<std::uint32_t> problems(target_.count);
+  device::copy_to_host(std::as_writable_bytes(std::span(problems)), problems_.data());
+  return problems;
+}
+
+void ExpertUpload::pack_all(const PackLocal& pack) {
+  struct Closer {
+    StagingRing& ring;
+    ~Closer() { ring.close(); }
+  } const closer{ring_};
+  parallel_for(target_.count, [&](std::uint64_t local) {
+    FreeSlot slot(ring_);
+    pack(local, blob_of(slot.index()));
+    slot.hand_over(local);
+  });
+}
+
+// New slots first: while one is copied the next must be in the queue.
+void ExpertUpload::copy_all() {
+  std::deque<std::size_t> on_their_way;
+  for (;;) {
+    const auto filled = on_their_way.empty() ? ring_.take() : ring_.try_take();
+    if (filled) {
+      start(*filled);
+      on_their_way.push_back(filled->slot);
+    } else if (on_their_way.empty()) {
+      return;
+    } else {
+      copied_[on_their_way.front()].wait();
+      ring_.give_back(on_their_way.front());
+      on_their_way.pop_front();
+    }
+  }
+}
+
+void ExpertUpload::start(const StagingRing::Filled& filled) {
+  Lane& lane = lanes_[started_++ % lanes_.size()];
+  void* stream = lane.stream.handle();
+  std::byte* place = target_.experts + filled.item * target_.stride;
+  const bool arranges = target_.arrangement != nullptr;
+  device::start_copy(arranges ? lane.packed.data() : place, blob_of(filled.slot), stream);
+  copied_[filled.slot].record(stream);
+  if (!arranges) return;
+  const int code = target_.arrangement->arrange(
+      {.shape = target_.shape,
+       .offsets = target_.offsets,
+       .packed = lane.packed.data(),
+       .arranged = place,
+       .problems = reinterpret_cast<std::uint32_t*>(problems_.data()) + filled.item,
+       .stream = stream});
+  if (code == 0) return;
+  throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
+                                       .message = "the device could not arrange an expert",
+                                       .got = device::error_text(code)});
+}
+
+}  // namespace moxie

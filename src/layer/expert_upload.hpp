@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Experts from threads that pack them to their places on the device, in the form of their kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/device.hpp"
+#include "kernels/contract.hpp"
+#include "layer/staging_memory.hpp"
+#include "layer/staging_ring.hpp"
+
+namespace moxie {
+
+// Writes the packed blob of a local expert; called from several threads at once.
+using PackLocal = std::function<void(std::uint64_t local_expert, std::span<std::byte> blob)>;
+
+// Where experts go.
+struct UploadTarget {
+  const ExpertArrangement* arrangement = nullptr;  // null: they stay as they are packed
+  ExpertsShape shape;
+  BlobOffsets offsets;
+  std::uint64_t packed_bytes = 0;  // of a blob
+  std::byte* experts = nullptr;    // device memory [count, stride]
+  std::uint64_t stride = 0;
+  std::uint64_t count = 0;
+};
+
+// One load. Threads pack into slots of page-locked memory; one more thread puts each slot's copy
+// and arrangement into a stream and gives the slot back once it is copied. Page-locked memory is
+// bounded by the staging's bytes (but for one slot, which there is always), device memory by a few
+// packed blobs.
+class ExpertUpload {
+ public:
+  // Errors: Error(environment) MOXIE-E003, MOXIE-E005.
+  ExpertUpload(const UploadTarget& target, StagingMemory& staging);
+  ~ExpertUpload();
+  ExpertUpload(const ExpertUpload&) = delete;
+  ExpertUpload& operator=(const ExpertUpload&) = delete;
+
+  // Once. Answers the problem word of every expert (see ArrangeArgs); all experts are then in their
+  // places. Throws what `pack` throws, or Error(environment) MOXIE-E005.
+  [[nodiscard]] std::vector<std::uint32_t> run(const PackLocal& pack);
+
+ private:
+  // A stream with a blob of its own between copy and arrangement.
+  struct Lane {
+    device::Stream stream;
+    device::Buffer packed;
+  };
+
+  void pack_all(const PackLocal& pack);
+  void copy_all();
+  void start(const StagingRing::Filled& filled);
+  [[nodiscard]] std::span<std::byte> blob_of(std::size_t slot) const;
+
+  UploadTarget target_;
+  std::size_t slots_;
+  StagingRing ring_;
+  std::span<std::byte> pinned_;  // [slots, blob, rounded up to pages]
+  std::deque<Lane> lanes_;
+  std::deque<device::Event> copied_;  // by slot
+  device::Buffer problems_;           // u32 [count]
+  std::uint64_t started_ = 0;
+};
+
+}  // namespace moxie

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Experts into a layer: those that are packed already, and those that a source packs one at a time.
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "base/parallel.hpp"
+#include "layer/layer_state.hpp"
+#include "layer/staging_memory.hpp"
+
+namespace moxie {
+
+namespace {
+
+// What a source says of one expert, with the place where it names none.
+[[noreturn]] void rethrow_of(const Error& error, unsigned rank, std::uint64_t expert) {
+  std::vector<Finding> findings = error.findings();
+  for (Finding& finding : findings) {
+    if (!finding.where.rank) finding.where.rank = rank;
+    if (!finding.where.expert) finding.where.expert = expert;
+  }
+  throw Error::of(error.code(), std::move(findings));
+}
+
+// One expert, checked.
+void pack_one(const ShardPlan& plan, const BlobSource& source, std::uint64_t expert,
+              std::span<std::byte> blob) {
+  try {
+    source.pack_expert(expert, blob);
+  } catch (const Error& error) {
+    rethrow_of(error, source.rank, expert);
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::environment, {.code = "MOXIE-R023",
+                                         .message = "the source of the experts failed",
+                                         .where = {.expert = expert, .rank = source.rank},
+                                         .got = error.what()});
+  }
+  check_blob(plan, source.rank, expert, blob);
+}
+
+}  // namespace
+
+LoadStaging::LoadStaging(std::uint64_t most_bytes)
+    : memory_(std::make_unique<StagingMemory>(most_bytes)) {}
+LoadStaging::~LoadStaging() = default;
+LoadStaging::LoadStaging(LoadStaging&&) noexcept = default;
+LoadStaging& LoadStaging::operator=(LoadStaging&&) noexcept = default;
+
+std::uint64_t LoadStaging::bytes() const { return memory_->bytes(); }
+
+void MoeLayer::State::check_ranks(std::vector<unsigned> ranks) const {
+  std::ranges::sort(ranks);
+  const bool distinct = std::ranges::adjacent_find(ranks) == ranks.end();
+  const std::size_t wanted = spec.reduction == Reduction::layer ? plan.ranks.size() : 1;
+  if (distinct && ranks.size() == wanted) return;
+  throw Error(ErrorCode::unsupported,
+              {.code = "MOXIE-R002",
+               .message = spec.reduction == Reduction::layer
+                              ? "a layer that sums over the ranks holds every rank once"
+                              : "where the caller sums over the ranks a layer holds one rank",
+               .expected = std::to_string(wanted) + " ranks",
+               .got = std::to_string(ranks.size())});
+}
+
+void MoeLayer::State::check_header(const PackedExperts& header) const {
+  if (header.rank < plan.ranks.size() && header.layout == plan.layout &&
+      header.experts == plan.ranks[header.rank].experts)
+    return;
+  throw Error(ErrorCode::input, {.code = "MOXIE-R003",
+                                 .message = "packed experts are not those of this plan",
+                                 .where = {.rank = header.rank},
+                                 .hint = "pack them under the plan that the layer gets"});
+}
+
+MoeLayer::State::HeldRank& MoeLayer::State::add_rank(PackedExperts header) {
+  const RankPlan& rank = plan.ranks[header.rank];
+  std::vector<std::int32_t> local(plan.experts, -1);
+  for (std::uint64_t i = 0; i < rank.experts.count(); ++i)
+    local[rank.experts.first + i] = static_cast<std::int32_t>(i);
+  const ExpertsShape shape = experts_shape(plan, spec, rank);
+  DeviceExperts on_device;
+  if (partials != nullptr) on_device = DeviceExperts(header, local, *kernel, shape, offsets);
+  held.push_back({.packed = std::move(header),
+                  .shape = shape,
+                  .local_of_expert = std::move(local),
+                  .on_device = std::move(on_device),
+                  .scales = {},
+                  .empty = rank.slice.rows.count == Elems{0}});
+  return held.back();
+}
+
+void MoeLayer::State::hold(PackedExperts packed) {
+  check_header(packed);
+  if (packed.blobs.size() != packed.experts.count() * plan.layout.stride) {
+    throw Error(ErrorCode::input,
+                {.code = "MOXIE-R003",
+                 .message = "packed experts have another size than the plan gives them",
+                 .where = {.rank = packed.rank},
+                 .expected = std::to_string(packed.experts.count() * plan.layout.stride) + " bytes",
+                 .got = std::to_string(packed.blobs.size())});
+  }
+  if (partials != nullptr) {
+    StagingMemory staging(LoadStaging::kDefaultBytes);
+    return hold({.rank = packed.rank,
+                 .layout = packed.layout,
+                 .experts = packed.experts,
+                 .pack_expert =
+                     [&packed](std::uint64_t expert, std::span<std::byte> blob) {
+                       std::memcpy(blob.data(), packed.blob(expert).data(), blob.size());
+                     }},
+                staging);
+  }
+  for (std::uint64_t expert = packed.experts.first; expert < packed.experts.end; ++expert)
+    check_blob(plan, packed.rank, expert, packed.blob(expert));
+  add_rank(std::move(packed));
+}
+
+void MoeLayer::State::hold(const BlobSource& source, StagingMemory& staging) {
+  PackedExperts header{
+      .rank = source.rank, .layout = source.layout, .experts = source.experts, .blobs = {}};
+  check_header(header);
+  HeldRank& rank = add_rank(std::move(header));
+  const PackLocal pack = [&](std::uint64_t local, std::span<std::byte> blob) {
+    pack_one(plan, source, source.experts.first + local, blob);
+  };
+  if (partials != nullptr) {
+    rank.on_device.load(pack, staging);
+  } else {
+    const std::uint64_t stride = plan.layout.stride;
+    std::vector<std::byte>& blobs = rank.packed.blobs;
+    blobs.resize(source.experts.count() * stride);
+    parallel_for(source.experts.count(), [&](std::uint64_t local) {
+      pack(local, std::span(blobs).subspan(local * stride, stride));
+    });
+  }
+  if (source.finish) source.finish();
+}
+
+void MoeLayer::State::sort_ranks() {
+  std::ranges::sort(held, {}, [](const auto& rank) { return rank.packed.rank; });
+}
+
+}  // namespace moxie
