@@ -44,8 +44,8 @@ struct KernelEntry {
   std::string_view name;  // its address everywhere: "cpu.portable.experts"
   Target target = Target::cpu;
   LayoutKind layout = LayoutKind::linear;
-  std::uint64_t inter_multiple = 1;   // local intermediate width is padded to this
-  std::uint64_t hidden_multiple = 1;  // hidden must be a multiple of this
+  std::uint64_t inter_multiple = 1;                // local intermediate width is padded to this
+  std::uint64_t hidden_multiple = 1;               // hidden must be a multiple of this
   std::uint64_t columns_most = ~std::uint64_t{0};  // of the larger of hidden and inter
   std::span<const ActFormat> act_formats;
   SumOrder sum_order{};

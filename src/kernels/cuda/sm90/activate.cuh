@@ -20,8 +20,8 @@ __device__ __forceinline__ float tanh_fast(float x) {
   const float magnitude = fabsf(x);
   if (magnitude < 0.25F) {  // Taylor's series; what is left out is below 2^-26 of it
     const float y = x * x;
-    return x * (1.0F +
-                y * (-0.33333333F + y * (0.13333333F + y * (-0.053968254F + y * 0.021869489F))));
+    return x *
+           (1.0F + y * (-0.33333333F + y * (0.13333333F + y * (-0.053968254F + y * 0.021869489F))));
   }
   const float e = expf(-2.0F * magnitude);
   const float result = (1.0F - e) * reciprocal(1.0F + e);

@@ -45,8 +45,7 @@ __device__ PackedRow row_of(const Job& job, bool is_down, std::uint64_t strip, u
     return PackedRow{codes + r * (columns / 2), scales + r * (columns / kGroup)};
   };
   const BlobOffsets& in = job.packed;
-  if (is_down)
-    return at(in.down, in.down_scale, strip * kStripRows + tile * 16 + row, job.inter);
+  if (is_down) return at(in.down, in.down_scale, strip * kStripRows + tile * 16 + row, job.inter);
   if (!job.to.gated)
     return at(in.up, in.up_scale, strip * kStripRows + tile * 16 + row, job.hidden);
   return tile == 0 ? at(in.gate, in.gate_scale, strip * 16 + row, job.hidden)
@@ -66,8 +65,9 @@ __device__ void quad(const Job& job, const Product& product, bool is_down, std::
   const std::uint64_t step = index / kQuadsPerStep % product.steps;
   const std::uint64_t strip = index / kQuadsPerStep / product.steps;
   const std::uint32_t g = lane / 4;
-  std::byte* place = job.arranged + product.offset +
-                     product.offset_of(strip, static_cast<std::uint32_t>(step), step_bytes(kFormat));
+  std::byte* place =
+      job.arranged + product.offset +
+      product.offset_of(strip, static_cast<std::uint32_t>(step), step_bytes(kFormat));
   const PackedRow rows[2] = {row_of<kFormat>(job, is_down, strip, tile, g),
                              row_of<kFormat>(job, is_down, strip, tile, g + 8)};
   std::uint32_t words[4];
@@ -78,8 +78,8 @@ __device__ void quad(const Job& job, const Product& product, bool is_down, std::
   }
 #pragma unroll
   for (std::uint32_t word = 0; word < 4; ++word) {
-    const auto column = static_cast<std::uint32_t>(step) * kStepColumns +
-                        word_column(kFormat, lane, word);
+    const auto column =
+        static_cast<std::uint32_t>(step) * kStepColumns + word_column(kFormat, lane, word);
     if constexpr (kDirection == Direction::arrange) {
       words[word] = pack_word({{read_codes(job.blob + rows[0].codes, column),
                                 read_codes(job.blob + rows[1].codes, column)}});
@@ -123,8 +123,7 @@ __device__ void copy_float(std::byte* to, const std::byte* from) {
 }
 
 template <Direction kDirection>
-__device__ void scalar(const Job& job, std::uint64_t arranged, std::uint64_t packed,
-                       float absent) {
+__device__ void scalar(const Job& job, std::uint64_t arranged, std::uint64_t packed, float absent) {
   const bool is_absent = packed == BlobOffsets::kAbsent;
   if constexpr (kDirection == Direction::arrange) {
     if (is_absent) {
@@ -192,9 +191,8 @@ std::uint64_t stride(const ExpertsShape& shape, const BlobOffsets& offsets) {
   return arranged(shape, offsets).stride;
 }
 
-constexpr ExpertArrangement kArrangement{.stride = stride,
-                                         .arrange = launch<Direction::arrange>,
-                                         .restore = launch<Direction::restore>};
+constexpr ExpertArrangement kArrangement{
+    .stride = stride, .arrange = launch<Direction::arrange>, .restore = launch<Direction::restore>};
 
 }  // namespace
 

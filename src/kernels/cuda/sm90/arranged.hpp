@@ -45,8 +45,8 @@ struct Product {
   MOXIE_HD constexpr std::uint64_t offset_of(std::uint64_t strip, std::uint32_t step,
                                              std::uint32_t step_bytes) const {
     const std::uint32_t in_longer = longer * (least_steps + 1);
-    const std::uint32_t split = step < in_longer ? step / (least_steps + 1)
-                                                 : longer + (step - in_longer) / least_steps;
+    const std::uint32_t split =
+        step < in_longer ? step / (least_steps + 1) : longer + (step - in_longer) / least_steps;
     const std::uint32_t stage = step - first_step(split);
     const auto warp = static_cast<std::uint32_t>(split * strips_of_unit + strip % strips_of_unit);
     return strip / strips_of_unit * unit_bytes +

@@ -14,7 +14,7 @@ namespace moxie::cuda::sm90 {
 
 inline constexpr std::uint64_t kAlign = 256;
 inline constexpr std::uint32_t kThreads = 32 * kWarps;  // that multiply
-inline constexpr std::uint32_t kRowsOfTile = 8;  // rows of activations that one MMA takes
+inline constexpr std::uint32_t kRowsOfTile = 8;         // rows of activations that one MMA takes
 
 // Up to so many rows of one expert that share a pass over its weights.
 struct Item {
@@ -33,12 +33,12 @@ struct Progress {
 
 struct Workspace {
   Progress* progress = nullptr;
-  std::uint32_t* gate_up_units = nullptr;   // [items]; finished
-  Item* items = nullptr;                    // [items]
-  std::int32_t* expert_of_slot = nullptr;   // [slots], local; -1: masked
-  std::uint32_t* place_of_slot = nullptr;   // [slots]; among the slots of its expert
-  std::byte* act = nullptr;                 // [slots, inter] bf16, f32 for formats that round it
-  float* down = nullptr;                    // [slots, hidden]
+  std::uint32_t* gate_up_units = nullptr;  // [items]; finished
+  Item* items = nullptr;                   // [items]
+  std::int32_t* expert_of_slot = nullptr;  // [slots], local; -1: masked
+  std::uint32_t* place_of_slot = nullptr;  // [slots]; among the slots of its expert
+  std::byte* act = nullptr;                // [slots, inter] bf16, f32 for formats that round it
+  float* down = nullptr;                   // [slots, hidden]
 };
 
 // How much of a block's shared memory holds what, in bytes.

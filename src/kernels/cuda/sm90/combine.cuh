@@ -51,8 +51,8 @@ __device__ __forceinline__ void combine_units(const Call& call, std::uint32_t fi
 #pragma unroll
       for (std::uint32_t i = 0; i < kAtOnce; ++i) {
         const std::uint32_t slot = token * top_k + base + i;
-        const bool counts = base + i < top_k && column < hidden &&
-                            call.work.expert_of_slot[slot] >= 0;
+        const bool counts =
+            base + i < top_k && column < hidden && call.work.expert_of_slot[slot] >= 0;
         // Minus zero adds nothing to any sum, not even to another minus zero.
         weight[u][i] = 1.0F;
         value[u][i] = make_float4(-0.0F, -0.0F, -0.0F, -0.0F);

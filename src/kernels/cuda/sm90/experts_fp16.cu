@@ -20,7 +20,7 @@ namespace moxie::cuda::sm90 {
 
 namespace {
 
-constexpr std::uint32_t kMemoryMost = 232448;  // of a block's shared memory
+constexpr std::uint32_t kMemoryMost = 232448;                       // of a block's shared memory
 constexpr std::uint64_t kWorkspaceMost = std::uint64_t{144} << 20;  // of one piece of a call
 
 using Kernel = void (*)(Call);
@@ -47,10 +47,9 @@ std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int stages
   memory.row_bytes[1] = row_bytes_of(shape.format, static_cast<std::uint32_t>(shape.inter));
   memory.sums = kSharedBytes;
   memory.rows = memory.sums + kSumsBuffers * kSumsBytes;
-  memory.ring = memory.rows + static_cast<std::uint32_t>(round_up(
-                                  tiles * kRowsOfTile *
-                                      std::max(memory.row_bytes[0], memory.row_bytes[1]),
-                                  128));
+  memory.ring = memory.rows +
+                static_cast<std::uint32_t>(round_up(
+                    tiles * kRowsOfTile * std::max(memory.row_bytes[0], memory.row_bytes[1]), 128));
   return memory.ring + kWarps * static_cast<std::uint32_t>(stages) * step_bytes(shape.format);
 }
 
@@ -71,7 +70,8 @@ std::uint64_t piece_of(const ExpertsShape& shape, std::uint64_t tokens) {
   const std::uint64_t per_token =
       shape.top_k * (shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4) +
                      shape.hidden * sizeof(float) + 64);
-  return std::clamp<std::uint64_t>(kWorkspaceMost / per_token, 1, std::max<std::uint64_t>(tokens, 1));
+  return std::clamp<std::uint64_t>(kWorkspaceMost / per_token, 1,
+                                   std::max<std::uint64_t>(tokens, 1));
 }
 
 template <class... Args>
@@ -119,9 +119,9 @@ ExpertsArgs piece(const ExpertsArgs& args, std::uint64_t first, std::uint64_t co
                     .row_stride = args.shape.hidden};
   } else {
     part.final_y.rows = count;
-    part.final_y.data = static_cast<std::byte*>(args.final_y.data) +
-                        first * args.final_y.row_stride *
-                            (args.final_y.dtype == DType::f32 ? 4 : 2);
+    part.final_y.data =
+        static_cast<std::byte*>(args.final_y.data) +
+        first * args.final_y.row_stride * (args.final_y.dtype == DType::f32 ? 4 : 2);
   }
   if (args.act_tap != nullptr) part.act_tap += first * top_k * args.shape.inter;
   return part;
@@ -139,8 +139,7 @@ void run(const ExpertsArgs& args) {
   call.experts = arranged(args.shape, args.weights.offsets);
   call.wide_fits = variant->wide > 0;
   call.wide_acts = args.shape.act_format != ActFormat::bf16;
-  const Kernel kernel =
-      args.shape.format == BlockFormat::mxfp4 ? variant->mxfp4 : variant->nvfp4;
+  const Kernel kernel = args.shape.format == BlockFormat::mxfp4 ? variant->mxfp4 : variant->nvfp4;
   const unsigned blocks = blocks_of(args);
   auto* stream = static_cast<cudaStream_t>(args.stream);
   const std::uint64_t most = piece_of(args.shape, args.tokens);

@@ -57,8 +57,7 @@ class Finisher {
   __device__ __forceinline__ void finish_units(const Segment& segment) {
     const bool paired = kPhase == kGateUp && call_.experts.gated;
     const float* muls = reinterpret_cast<const float*>(
-        call_.args.weights.blobs + segment.expert * call_.args.weights.stride +
-        call_.experts.muls);
+        call_.args.weights.blobs + segment.expert * call_.args.weights.stride + call_.experts.muls);
     const float mul_first = kPlacedMul * __ldg(muls + (kPhase == kDown ? 2 : paired ? 0 : 1));
     const float mul_second = kPlacedMul * __ldg(muls + 1);
     for (std::uint32_t unit = segment.unit; unit < segment.end; ++unit) {
@@ -116,8 +115,7 @@ class Finisher {
         if constexpr (kPhase == kDown) {
           call_.work.down[std::uint64_t{slot[i % 2]} * call_.args.shape.hidden + at] = value;
         } else {
-          const float up =
-              paired ? fmaf(b[i] * lower[i % 2], mul_second, bias[i / 2][1]) : value;
+          const float up = paired ? fmaf(b[i] * lower[i % 2], mul_second, bias[i / 2][1]) : value;
           store_act(at, slot[i % 2], value, up);
         }
       }

@@ -32,8 +32,8 @@ using Sums = float[2][kTiles][4];
 // One step of one lane in registers.
 template <BlockFormat kFormat, int kTiles>
 struct Step {
-  uint4 quads[2];       // of the two tiles
-  uint2 scales;         // MXFP4: of the tiles; NVFP4: x alone, all four
+  uint4 quads[2];  // of the two tiles
+  uint2 scales;    // MXFP4: of the tiles; NVFP4: x alone, all four
   uint4 rows[kTiles][2];
 
   // `step` is where the warp's step starts, `at` the lane's first activation row at its first

@@ -17,7 +17,6 @@ namespace moxie::cuda::sm90 {
 
 inline constexpr unsigned kChunk = 8;  // columns that a thread takes at once
 
-
 // A matrix of rows in device memory that other blocks may have written: loads pass the first-level
 // cache.
 struct RowsOf {
@@ -181,11 +180,11 @@ __device__ inline void stage_rows(ActFormat format, const RowsOf& rows, const Ro
                                   std::uint32_t thread) {
   if (format == ActFormat::bf16 && !rows.is_f32 && rows.aligned) {
     const auto* from = static_cast<const std::uint16_t*>(rows.data);
-    stage_rows<8>(place, thread, rows.columns,
-                  [&](std::uint32_t row, std::uint32_t column, bool mine) {
-                    if (!mine) return make_uint4(0, 0, 0, 0);
-                    return __ldcg(reinterpret_cast<const uint4*>(from + row * rows.stride + column));
-                  });
+    stage_rows<8>(
+        place, thread, rows.columns, [&](std::uint32_t row, std::uint32_t column, bool mine) {
+          if (!mine) return make_uint4(0, 0, 0, 0);
+          return __ldcg(reinterpret_cast<const uint4*>(from + row * rows.stride + column));
+        });
     return;
   }
   stage_rows<2>(place, thread, rows.columns,
