@@ -50,12 +50,7 @@ ExpertUpload::ExpertUpload(const UploadTarget& target, StagingMemory& staging)
 
 ExpertUpload::~ExpertUpload() {
   // What was begun reads slots and writes experts that others may free next.
-  for (const Lane& lane : lanes_) {
-    try {
-      lane.stream.wait();
-    } catch (const Error&) {  // run() has thrown it
-    }
-  }
+  for (const Lane& lane : lanes_) (void)lane.stream.settle();  // run() has thrown what failed
 }
 
 std::span<std::byte> ExpertUpload::blob_of(std::size_t slot) const {
@@ -82,10 +77,7 @@ std::vector<std::uint32_t> ExpertUpload::run(const PackLocal& pack) {
 }
 
 void ExpertUpload::pack_all(const PackLocal& pack) {
-  struct Closer {
-    StagingRing& ring;
-    ~Closer() { ring.close(); }
-  } const closer{ring_};
+  const RingCloser closer(ring_);
   parallel_for(target_.count, [&](std::uint64_t local) {
     FreeSlot slot(ring_);
     pack(local, blob_of(slot.index()));

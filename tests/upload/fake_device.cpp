@@ -102,6 +102,10 @@ Stream::~Stream() {
   --alive_now;
 }
 void Stream::wait() const { static_cast<Queue*>(handle_)->wait(); }
+int Stream::settle() const noexcept {
+  static_cast<Queue*>(handle_)->wait();
+  return 0;
+}
 
 Event::Event(EventUse /*use*/) : handle_(new Point) { ++alive_now; }
 Event::~Event() {
