@@ -1,7 +1,7 @@
 # Entry points for people: each target installs what is missing, configures, builds and runs. CMake does the building.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: demo test lint format asan fuzz bench install-test clean
+.PHONY: demo test lint format asan fuzz bench cuda install-test clean
 
 JOBS ?= $(shell nproc)
 WERROR ?= OFF
@@ -51,6 +51,12 @@ bench:
 	@$(MAKE) --no-print-directory build/release/build.ninja
 	@cmake --build build/release -- -j $(JOBS)
 	@for program in build/release/bin/moxie_bench_*; do "$$program" || exit; done
+
+# The GPU kernels and their test program, with the checks of their machine code that need no GPU.
+cuda:
+	@$(packages) build test
+	@$(MAKE) --no-print-directory $(venv)
+	@tools/cuda_checks.sh $(JOBS) $(WERROR)
 
 install-test:
 	@$(packages) build test bench

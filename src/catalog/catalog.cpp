@@ -40,7 +40,8 @@ constexpr KernelEntry kKernels[] = {
      .hidden_multiple = 64,
      .columns_most = 7680,
      .act_formats = kFp16ActFormats,
-     .sum_order = {.lanes = 4, .block = 256},
+     // An MMA cuts every product off at the last place of its largest.
+     .sum_order = {.lanes = 1, .block = 256},
      .route = "cuda.portable.route",
      .built = MOXIE_CUDA_BUILT != 0},
     {.name = "cuda.portable.experts",

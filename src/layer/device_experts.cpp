@@ -69,6 +69,7 @@ void DeviceExperts::write(std::uint64_t local_expert, std::span<const std::byte>
   std::uint32_t problems = 0;
   device::copy_to_device(word.data(), std::as_bytes(std::span(&problems, 1)));
   device::copy_to_device(packed.data(), blob);
+  finish(device::fill(arranged.data(), std::byte{0}, stride_, nullptr));  // its padding
   finish(arrangement_->arrange({.shape = shape_,
                                 .offsets = offsets_,
                                 .packed = packed.data(),

@@ -4,8 +4,7 @@
 
 #include <random>
 
-#include "support/device_memory.hpp"
-#include "support/layer_rig.hpp"
+#include "kernels/cuda/gpu_layer.hpp"
 
 namespace moxie {
 namespace {
@@ -37,17 +36,6 @@ class GpuLayer : public OnGpu {
   }
 };
 
-LayerIo io_of(const Probe& probe, std::vector<float>& y, std::uint32_t& flags) {
-  return {.x = probe.x_ref(),
-          .topk_ids = probe.topk_ids.data(),
-          .topk_weights = probe.topk_weights.data(),
-          .y = {.data = y.data(),
-                .rows = probe.tokens,
-                .cols = probe.hidden,
-                .row_stride = probe.hidden},
-          .flags = &flags};
-}
-
 // Into rows that are farther apart than they are wide.
 struct Output {
   Output(const Probe& probe, DType type)
@@ -66,14 +54,15 @@ struct Output {
   std::vector<std::byte> bytes;
 };
 
-TEST_F(GpuLayer, HasTheHostsBitsForEveryPlan) {
+// hidden 160 is no multiple of 64: only the portable kernel, which has the host's bits, takes it.
+TEST_F(GpuLayer, HasTheHostsBitsWhereThePortableKernelIsPlanned) {
   for (const Case& row : kCases) {
     const RigModel model({.format = row.format});
     LayerSpec spec = spec_of(model->config);
     spec.top_k = 3;
     const ShardPlan host_plan = make_plan(*model, options(row, Target::cpu));
     const ShardPlan gpu_plan = make_plan(*model, options(row, target_));
-    EXPECT_EQ(gpu_plan.kernel, "cuda.portable.experts");
+    ASSERT_EQ(gpu_plan.kernel, "cuda.portable.experts");
     MoeLayer host = layer_of(*model, host_plan, spec);
     MoeLayer gpu = layer_of(*model, gpu_plan, spec);
     for (const std::uint64_t tokens : {0U, 1U, 40U}) {
@@ -83,7 +72,7 @@ TEST_F(GpuLayer, HasTheHostsBitsForEveryPlan) {  // R-12
       if (row.act_scale == ActScale::warmup && tokens > 0) {
         std::vector<float> y(tokens * probe.hidden);
         std::uint32_t flags = 0;
-        const LayerIo io = io_of(probe, y, flags);
+        const LayerIo io = io_of(probe, y.data(), DType::f32, &flags);
         const auto expected = host_call.warm_up(io, 8);
         const auto got = gpu_call.warm_up(io, 8);
         ASSERT_EQ(got.size(), expected.size());
@@ -125,87 +114,32 @@ TEST_F(GpuLayer, HasTheHostsBitsForEveryPlan) {  // R-12
   }
 }
 
-TEST_F(GpuLayer, IsWithinTheBoundOfItsReference) {
+TEST_F(GpuLayer, IsWithinTheBoundOfItsReferenceWhateverKernelIsPlanned) {
   for (const Case& row : kCases) {
-    const RigModel model({.format = row.format});
-    const LayerSpec spec = spec_of(model->config);
-    MoeLayer gpu = layer_of(*model, make_plan(*model, options(row, target_)), spec);
-    const Probe probe = probe_of(*model, 17, spec.top_k);
-    if (row.act_scale == ActScale::warmup) {
-      std::vector<float> y(probe.tokens * probe.hidden);
-      std::uint32_t flags = 0;
-      gpu.freeze(HostCall(gpu, probe.tokens).warm_up(io_of(probe, y, flags), 8));
-    }
-    const LayerCheck check = check_layer(gpu, make_reference(gpu, probe), probe);
-    EXPECT_TRUE(check.passed) << check.max_err_over_bound;
-  }
-}
-
-TEST_F(GpuLayer, ReadsBackAndReplacesItsBlobs) {
-  const RigModel model({});
-  const LayerSpec spec = spec_of(model->config);
-  const ShardPlan plan = make_plan(*model, {.tp = 2, .target = target_});
-  const std::vector<PackedExperts> packed = pack_all(*model, plan);
-  MoeLayer layer(plan, spec, packed);
-  for (const PackedExperts& rank : packed) {
-    for (std::uint64_t e = rank.experts.first; e < rank.experts.end; ++e) {
-      const auto blob = layer.blob(rank.rank, e);
-      EXPECT_TRUE(std::ranges::equal(blob, rank.blob(e))) << "expert " << e;
+    for (const std::uint64_t hidden : {160U, 192U, 704U}) {
+      const RigModel model({.format = row.format, .hidden = hidden});
+      const LayerSpec spec = spec_of(model->config);
+      const ShardPlan plan = make_plan(*model, options(row, target_));
+      if (target_ == Target::sm90 && hidden % 64 == 0 && row.act_format != ActFormat::nvfp4) {
+        EXPECT_EQ(plan.kernel, "cuda.sm90.experts.fp16");
+      }
+      MoeLayer gpu = layer_of(*model, plan, spec);
+      for (const std::uint64_t tokens : {1U, 17U, 130U}) {
+        const Probe probe = probe_of(*model, tokens, spec.top_k, {}, std::random_device{}());
+        if (row.act_scale == ActScale::warmup) {
+          std::vector<float> y(probe.tokens * probe.hidden);
+          std::uint32_t flags = 0;
+          gpu.freeze(
+              HostCall(gpu, probe.tokens).warm_up(io_of(probe, y.data(), DType::f32, &flags), 8));
+        }
+        const LayerCheck check = check_layer(gpu, make_reference(gpu, probe), probe);
+        EXPECT_TRUE(check.passed) << plan.kernel << ", " << name_of(row.format) << ", "
+                                  << name_of(row.act_format) << ", tp " << row.tp << ", hidden "
+                                  << hidden << ", tokens " << tokens << ", error / bound "
+                                  << check.max_err_over_bound;
+      }
     }
   }
-  layer.reload(1, 2, packed[1].blob(5));
-  EXPECT_TRUE(std::ranges::equal(layer.blob(1, 2), packed[1].blob(5)));
-  EXPECT_TRUE(std::ranges::equal(layer.blob(1, 3), packed[1].blob(3)));
-}
-
-TEST_F(GpuLayer, ACapturedGraphSeesAReloadedExpert) {  // K-13
-  const RigModel model({});
-  const LayerSpec spec = spec_of(model->config);
-  const ShardPlan plan = make_plan(*model, {.target = target_});
-  std::vector<PackedExperts> packed = pack_all(*model, plan);
-  MoeLayer layer(plan, spec, packed);
-  const Probe probe = probe_of(*model, 9, spec.top_k, {.kind = RoutingKind::one});
-  const DeviceMemory x(std::span<const std::byte>(probe.x));
-  const DeviceMemory ids(std::span<const std::int32_t>(probe.topk_ids));
-  const DeviceMemory weights(std::span<const float>(probe.topk_weights));
-  const DeviceMemory y(probe.tokens * probe.hidden * sizeof(float));
-  const DeviceMemory flags(4, std::byte{0});
-  const DeviceMemory workspace(layer.workspace_size(probe.tokens), std::byte{0xFF}, 3);
-  LayerIo io{.x = probe.x_ref(),
-             .topk_ids = ids.as<std::int32_t>(),
-             .topk_weights = weights.as<float>(),
-             .y = {.data = y.data(),
-                   .rows = probe.tokens,
-                   .cols = probe.hidden,
-                   .row_stride = probe.hidden},
-             .flags = flags.as<std::uint32_t>()};
-  io.x.data = x.data();
-  device::Stream stream;
-  device::Graph graph(stream);
-  EXPECT_EQ(layer.forward(io, workspace.span(), stream.handle()), CallStatus::ok);
-  graph.end();
-  const auto replayed = [&] {
-    graph.launch();
-    stream.wait();
-    EXPECT_TRUE(y.intact() && workspace.intact());
-    return canonical_bits(y.values<float>());
-  };
-  const auto expected = [&] {
-    MoeLayer host(make_plan(*model, {}), spec, packed);
-    return canonical_bits(run_layer(host, probe));
-  };
-  const auto before = replayed();
-  EXPECT_EQ(before, expected());
-  const auto used = static_cast<std::uint64_t>(probe.topk_ids[0]);
-  const std::uint64_t other = used == 0 ? 1 : 0;
-  const auto from = packed[0].blob(other);
-  const std::vector<std::byte> blob(from.begin(), from.end());
-  layer.reload(0, used, blob);
-  std::ranges::copy(
-      blob, packed[0].blobs.begin() + static_cast<std::ptrdiff_t>(used * packed[0].layout.stride));
-  const auto after = replayed();
-  EXPECT_EQ(after, expected());
-  EXPECT_NE(after, before);
 }
 
 TEST_F(GpuLayer, RefusesASmallWorkspaceAndTouchesNothing) {

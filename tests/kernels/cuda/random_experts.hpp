@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts and calls made from a seed, run through the kernel contract on the host and on a device.
+// Experts and calls made from a seed, run through the kernel contract on the host.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +16,8 @@
 
 #include "formats/bf16.hpp"
 #include "formats/block_format.hpp"
+#include "kernels/contract.hpp"
 #include "kernels/cpu/portable/experts.hpp"
-#include "kernels/cuda/portable/kernels.hpp"
 #include "support/device_memory.hpp"
 
 namespace moxie::test {
@@ -37,6 +38,7 @@ struct ExpertsOptions {
 struct Experts {
   ExpertsShape shape;
   BlobOffsets at;
+  std::uint64_t blob_bytes = 0;  // that mean something
   std::uint64_t stride = 0;
   std::vector<std::byte> blobs;
   std::vector<std::int32_t> local_of_expert;
@@ -75,6 +77,7 @@ inline Experts random_experts(const ExpertsOptions& options, std::mt19937_64& ra
     if (gated) number(at.gate_mul, 1, 0.02F);
     number(at.up_mul, 1, 0.02F);
     number(at.down_mul, 1, 0.02F);
+    // As a checkpoint has them, whoever consumes them.
     if (gated) number(at.gate_act_mul, 1, 0.002F);
     number(at.up_act_mul, 1, 0.002F);
     number(at.down_act_mul, 1, 0.002F);
@@ -84,6 +87,7 @@ inline Experts random_experts(const ExpertsOptions& options, std::mt19937_64& ra
     number(at.up_bias, options.inter, 0.5F);
     number(at.down_bias, options.hidden, 0.5F);
   }
+  made.blob_bytes = end;
   made.stride = end + 3;  // no alignment is promised
   made.blobs.resize(options.local * made.stride);
   for (std::byte& byte : made.blobs) byte = static_cast<std::byte>(random());
@@ -107,12 +111,36 @@ inline Experts random_experts(const ExpertsOptions& options, std::mt19937_64& ra
   return made;
 }
 
-enum class Ids : std::uint8_t { uniform, zipf, one, foreign, masked, duplicates, bad };
-inline constexpr Ids kAllIds[] = {Ids::uniform, Ids::zipf,       Ids::one, Ids::foreign,
-                                  Ids::masked,  Ids::duplicates, Ids::bad};
+enum class Ids : std::uint8_t {
+  uniform,
+  zipf,
+  one,         // all slots to one expert: the others are empty
+  foreign,     // other ranks' alone
+  masked,      // two thirds are -1
+  few,         // all but the first tokens are -1
+  none,        // all are -1
+  duplicates,  // a token's slots to one expert
+  bad          // some are outside the model
+};
+inline constexpr Ids kAllIds[] = {Ids::uniform, Ids::zipf,       Ids::one,
+                                  Ids::foreign, Ids::masked,     Ids::few,
+                                  Ids::none,    Ids::duplicates, Ids::bad};
+
+// How x lies in memory.
+struct RowsForm {
+  DType type = DType::bf16;
+  std::uint64_t gap = 0;    // elements between rows
+  std::uint64_t shift = 0;  // elements past an address that suits every load
+};
+inline RowsForm random_form(std::mt19937_64& random) {
+  return {.type = random() % 2 == 0 ? DType::bf16 : DType::f32,
+          .gap = random() % 3,
+          .shift = random() % 2};
+}
 
 struct ExpertsCall {
   std::uint64_t tokens = 0;
+  RowsForm form;
   DType x_type = DType::bf16;
   std::uint64_t x_stride = 0;
   std::vector<std::byte> x;  // rows with 0xFF between them
@@ -121,9 +149,9 @@ struct ExpertsCall {
 };
 
 inline ExpertsCall random_call(const ExpertsShape& shape, std::uint64_t tokens, Ids kind,
-                               std::mt19937_64& random) {
-  ExpertsCall call{.tokens = tokens, .x_type = random() % 2 == 0 ? DType::bf16 : DType::f32};
-  call.x_stride = shape.hidden + random() % 3;
+                               std::mt19937_64& random, const RowsForm& form) {
+  ExpertsCall call{.tokens = tokens, .form = form, .x_type = form.type};
+  call.x_stride = shape.hidden + form.gap;
   const std::size_t elem = bits_of(call.x_type) / 8;
   call.x.assign(tokens * call.x_stride * elem, std::byte{0xFF});
   std::normal_distribution<float> normal;
@@ -144,15 +172,20 @@ inline ExpertsCall random_call(const ExpertsShape& shape, std::uint64_t tokens, 
           static_cast<std::int32_t>(std::pow(
               static_cast<double>(experts), std::ldexp(static_cast<double>(random() >> 11), -53))) -
           1;
-    if (kind == Ids::one) id = 3;
+    if (kind == Ids::one) id = std::min(3, static_cast<std::int32_t>(shape.local_experts));
     if (kind == Ids::foreign) id = random() % 2 == 0 ? 0 : experts - 1;
     if (kind == Ids::masked && random() % 3 != 0) id = -1;
+    if (kind == Ids::none || (kind == Ids::few && slot / shape.top_k >= 3)) id = -1;
     if (kind == Ids::duplicates) id = 1 + static_cast<std::int32_t>(slot / shape.top_k % 3);
     if (kind == Ids::bad && random() % 4 == 0) id = random() % 2 == 0 ? experts : -2;
     call.ids.push_back(id);
     call.weights.push_back(std::uniform_real_distribution<float>(-0.5F, 1.0F)(random));
   }
   return call;
+}
+inline ExpertsCall random_call(const ExpertsShape& shape, std::uint64_t tokens, Ids kind,
+                               std::mt19937_64& random) {
+  return random_call(shape, tokens, kind, random, random_form(random));
 }
 
 struct ExpertsResult {
@@ -200,82 +233,6 @@ inline ExpertsResult run_on_host(const Experts& experts, const ExpertsCall& call
   args.flags = &result.flags;
   kernel.run(args);
   return result;
-}
-
-// Everything of a call in device memory at awkward addresses.
-class DeviceCall {
- public:
-  DeviceCall(const Experts& experts, const ExpertsCall& call, std::byte poison = std::byte{0xFF})
-      : experts_(experts),
-        blobs_(std::span(experts.blobs), 1),
-        local_(std::span(experts.local_of_expert)),
-        x_(std::span(call.x)),
-        ids_(std::span(call.ids)),
-        weights_(std::span(call.weights)),
-        y_(call.tokens * experts.shape.hidden * 4, poison),
-        tap_(call.ids.size() * experts.shape.inter * 4),
-        flags_(4, std::byte{0}),
-        stats_(sizeof(ActStats), std::byte{0}),
-        workspace_(kernel().workspace_bytes(experts.shape, call.tokens), poison, 1),
-        args_(common_args(experts, call)) {
-    tap_.put(std::span<const float>(
-        std::vector<float>(call.ids.size() * experts.shape.inter, kTapMark)));
-    args_.weights.blobs = blobs_.data();
-    args_.weights.local_of_expert = local_.as<std::int32_t>();
-    args_.x.data = x_.data();
-    args_.topk_ids = ids_.as<std::int32_t>();
-    args_.topk_weights = weights_.as<float>();
-    args_.y = y_.as<float>();
-    args_.act_tap = tap_.as<float>();
-    args_.stats = stats_.as<ActStats>();
-    args_.workspace = workspace_.data();
-    args_.flags = flags_.as<std::uint32_t>();
-    args_.launch_error = &launch_error_;
-    EXPECT_EQ(kernel().prepare(), 0);
-  }
-
-  static const ExpertsKernel& kernel() { return *cuda::portable::experts_kernel(); }
-
-  // Other inputs of the same extents at the same addresses.
-  void replace(const ExpertsCall& call) {
-    x_.put(std::span(call.x));
-    ids_.put(std::span(call.ids));
-    weights_.put(std::span(call.weights));
-    tap_.put(std::span<const float>(
-        std::vector<float>(call.ids.size() * experts_.shape.inter, kTapMark)));
-    flags_.put(std::span<const std::uint32_t>(std::vector<std::uint32_t>{0}));
-    stats_.put(std::span<const std::byte>(std::vector<std::byte>(sizeof(ActStats))));
-  }
-  void launch(device::Stream& stream) {
-    args_.stream = stream.handle();
-    kernel().run(args_);
-    EXPECT_EQ(launch_error_, 0) << device::error_text(launch_error_);
-  }
-  [[nodiscard]] ExpertsResult result() const {
-    for (const DeviceMemory* memory :
-         {&blobs_, &local_, &x_, &ids_, &weights_, &y_, &tap_, &flags_, &stats_, &workspace_})
-      EXPECT_TRUE(memory->intact()) << "the kernel wrote outside a buffer";
-    ExpertsResult result{.y = y_.values<float>(),
-                         .tap = tap_.values<float>(),
-                         .flags = flags_.values<std::uint32_t>()[0],
-                         .stats = stats_.values<ActStats>()[0]};
-    return result;
-  }
-
- private:
-  const Experts& experts_;
-  DeviceMemory blobs_, local_, x_, ids_, weights_, y_, tap_, flags_, stats_, workspace_;
-  ExpertsArgs args_;
-  int launch_error_ = 0;
-};
-
-inline ExpertsResult run_on_device(const Experts& experts, const ExpertsCall& call,
-                                   std::byte poison = std::byte{0xFF}) {
-  DeviceCall there(experts, call, poison);
-  device::Stream stream;
-  there.launch(stream);
-  stream.wait();
-  return there.result();
 }
 
 inline void expect_same(const ActStage& got, const ActStage& expected) {

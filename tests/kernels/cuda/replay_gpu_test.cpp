@@ -2,8 +2,7 @@
 // Replays of captured calls against the same calls made eagerly, and what is refused.
 #include <gtest/gtest.h>
 
-#include "support/device_memory.hpp"
-#include "support/layer_rig.hpp"
+#include "kernels/cuda/gpu_layer.hpp"
 
 namespace moxie {
 namespace {
@@ -12,21 +11,9 @@ using namespace test;
 
 constexpr std::uint64_t kTokens = 9;
 
-LayerIo io_of(const Probe& probe, void* y, DType dtype, std::uint32_t* flags) {
-  return {.x = probe.x_ref(),
-          .topk_ids = probe.topk_ids.data(),
-          .topk_weights = probe.topk_weights.data(),
-          .y = {.data = y,
-                .dtype = dtype,
-                .rows = probe.tokens,
-                .cols = probe.hidden,
-                .row_stride = probe.hidden},
-          .flags = flags};
-}
-
 class Replay : public OnGpu {
  protected:
-  Replay() : model_(RigOptions{}), spec_(spec_of(model_->config)) { spec_.top_k = 3; }
+  Replay() : model_({.hidden = 192}), spec_(spec_of(model_->config)) { spec_.top_k = 3; }
 
   MoeLayer layer() const {
     return layer_of(*model_, make_plan(*model_, {.tp = 3, .target = target_}), spec_);

@@ -12,6 +12,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 constexpr unsigned kQuadsPerStep = 64;
+constexpr unsigned kMuls = 6;  // of gate, up, down; input scales of the three
 
 enum class Direction : std::uint8_t { arrange, restore };
 
@@ -75,6 +76,7 @@ __device__ void quad(const Job& job, const Product& product, bool is_down, std::
     const uint4 value = *quad_at;
     words[0] = value.x, words[1] = value.y, words[2] = value.z, words[3] = value.w;
   }
+#pragma unroll
   for (std::uint32_t word = 0; word < 4; ++word) {
     const auto column = static_cast<std::uint32_t>(step) * kStepColumns +
                         word_column(kFormat, lane, word);
@@ -83,6 +85,7 @@ __device__ void quad(const Job& job, const Product& product, bool is_down, std::
                                 read_codes(job.blob + rows[1].codes, column)}});
     } else {
       const WordCodes codes = unpack_word(words[word]);
+#pragma unroll
       for (int half = 0; half < 2; ++half) {
         std::byte* to = job.blob + rows[half].codes + column / 2;
         to[0] = static_cast<std::byte>(codes.rows[half] & 255U);
@@ -96,15 +99,15 @@ __device__ void quad(const Job& job, const Product& product, bool is_down, std::
   constexpr std::uint32_t kGroups = kFormat == BlockFormat::mxfp4 ? 2 : 4;
   const std::uint32_t group = lane % 4;
   if (group >= kGroups) return;
+#pragma unroll
   for (std::uint32_t half = 0; half < 2; ++half) {
     std::byte* packed = job.blob + rows[half].scales + step * kGroups + group;
     std::byte* arranged = place + scale_offset(kFormat, tile, half, g, group);
     if constexpr (kDirection == Direction::restore) {
-      *packed = static_cast<std::byte>(
-          read_scale(kFormat, static_cast<std::uint8_t>(*arranged)));
+      *packed = *arranged;
       continue;
     }
-    *arranged = static_cast<std::byte>(stored_scale(kFormat, static_cast<std::uint8_t>(*packed)));
+    *arranged = *packed;
     if (kFormat != BlockFormat::mxfp4 || *packed != std::byte{0}) continue;
     // 2^-127 is below what the kernel's factors hold: only groups of zeros may have it.
     const std::byte* codes = job.blob + rows[half].codes + step * 32 + group * 16;
@@ -115,17 +118,21 @@ __device__ void quad(const Job& job, const Product& product, bool is_down, std::
 }
 
 __device__ void copy_float(std::byte* to, const std::byte* from) {
+#pragma unroll
   for (int i = 0; i < 4; ++i) to[i] = from[i];
 }
 
 template <Direction kDirection>
 __device__ void scalar(const Job& job, std::uint64_t arranged, std::uint64_t packed,
                        float absent) {
+  const bool is_absent = packed == BlobOffsets::kAbsent;
   if constexpr (kDirection == Direction::arrange) {
-    copy_float(job.arranged + arranged, packed == BlobOffsets::kAbsent
-                                            ? reinterpret_cast<const std::byte*>(&absent)
-                                            : job.blob + packed);
-  } else if (packed != BlobOffsets::kAbsent) {
+    if (is_absent) {
+      *reinterpret_cast<float*>(job.arranged + arranged) = absent;
+    } else {
+      copy_float(job.arranged + arranged, job.blob + packed);
+    }
+  } else if (!is_absent) {
     copy_float(job.blob + packed, job.arranged + arranged);
   }
 }
@@ -140,15 +147,21 @@ __global__ void __launch_bounds__(kThreads) convert(const __grid_constant__ Job 
   index -= first;
   if (index < second) return quad<kFormat, kDirection>(job, job.to.down, true, index);
   index -= second;
-  if (index < 3) {
-    const std::uint64_t packed[] = {job.packed.gate_mul, job.packed.up_mul, job.packed.down_mul};
-    return scalar<kDirection>(job, job.to.muls + index * 4, packed[index], 1.0F);
+  if (index < kMuls) {
+    const std::uint64_t packed = index == 0   ? job.packed.gate_mul
+                                 : index == 1 ? job.packed.up_mul
+                                 : index == 2 ? job.packed.down_mul
+                                 : index == 3 ? job.packed.gate_act_mul
+                                 : index == 4 ? job.packed.up_act_mul
+                                              : job.packed.down_act_mul;
+    return scalar<kDirection>(job, job.to.muls + index * 4, packed, 1.0F);
   }
-  index -= 3;
+  index -= kMuls;
   if (!job.to.has_bias || index >= 2 * job.inter + job.hidden) return;
   const std::uint64_t side = index < job.inter ? 0 : index < 2 * job.inter ? 1 : 2;
-  const std::uint64_t bases[] = {job.packed.gate_bias, job.packed.up_bias, job.packed.down_bias};
-  const std::uint64_t base = bases[side];
+  const std::uint64_t base = side == 0   ? job.packed.gate_bias
+                             : side == 1 ? job.packed.up_bias
+                                         : job.packed.down_bias;
   scalar<kDirection>(job, job.to.biases + index * 4,
                      base == BlobOffsets::kAbsent ? base : base + (index - side * job.inter) * 4,
                      0.0F);
@@ -164,7 +177,7 @@ int launch(const ArrangeArgs& args) {
                 .arranged = args.arranged,
                 .problems = args.problems};
   const std::uint64_t quads = quads_of(job.to.gate_up) + quads_of(job.to.down);
-  const std::uint64_t all = quads + 3 + (job.to.has_bias ? 2 * job.inter + job.hidden : 0);
+  const std::uint64_t all = quads + kMuls + (job.to.has_bias ? 2 * job.inter + job.hidden : 0);
   const auto blocks = static_cast<unsigned>(divide_up(all, kThreads));
   auto* stream = static_cast<cudaStream_t>(args.stream);
   if (args.shape.format == BlockFormat::mxfp4) {

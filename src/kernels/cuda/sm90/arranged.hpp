@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One expert in device memory as cuda.sm90.experts reads it: the strips of gate and up, those of
-// down, three global scales, and the biases.
+// down, six scalars, and the biases.
 #pragma once
 
 #include <cstdint>
@@ -54,15 +54,22 @@ struct Product {
   }
 };
 
-// A strip of many steps over all warps, one of few over half of them.
-constexpr std::uint32_t splits_of(std::uint64_t steps) { return steps > 32 ? kWarps : kWarps / 2; }
+// A strip of many steps is for all warps, one of few for some of them: each has two steps or more
+// where that is possible, and the strips fill whole units.
+constexpr std::uint32_t splits_of(std::uint64_t steps, std::uint64_t strips) {
+  std::uint32_t splits = steps > 32 ? kWarps : steps > 16 ? kWarps / 2 : kWarps / 4;
+  while (strips % (kWarps / splits) != 0) splits *= 2;
+  return splits;
+}
 
 struct Arranged {
   Product gate_up;
   Product down;
   bool gated = true;
   bool has_bias = false;
-  std::uint64_t muls = 0;    // f32 [3] of gate, up, down; 1 where the format has none
+  // f32 [6]: of gate, up, down, 1 where the format has none; then the input scales of the three,
+  // which the kernel does not use and keeps for whoever asks for the packed bytes.
+  std::uint64_t muls = 0;
   std::uint64_t biases = 0;  // f32 [inter] gate, [inter] up, [hidden] down
   std::uint64_t stride = 0;  // bytes from expert to expert
 };
@@ -74,7 +81,7 @@ inline Arranged arranged(const ExpertsShape& shape, const BlobOffsets& offsets) 
   to.has_bias = offsets.up_bias != BlobOffsets::kAbsent;
   const auto product = [&](std::uint64_t rows, std::uint64_t columns, std::uint64_t offset) {
     const auto steps = static_cast<std::uint32_t>(columns / kStepColumns);
-    const std::uint32_t splits = splits_of(steps);
+    const std::uint32_t splits = splits_of(steps, rows / kStripRows);
     const std::uint32_t strips = kWarps / splits;
     return Product{.columns = static_cast<std::uint32_t>(columns),
                    .steps = steps,
@@ -90,7 +97,7 @@ inline Arranged arranged(const ExpertsShape& shape, const BlobOffsets& offsets) 
   to.gate_up = product((to.gated ? 2 : 1) * shape.inter, shape.hidden, 0);
   to.down = product(shape.hidden, shape.inter, to.gate_up.units * to.gate_up.unit_bytes);
   to.muls = to.down.offset + to.down.units * to.down.unit_bytes;
-  to.biases = to.muls + 4 * sizeof(float);
+  to.biases = to.muls + 8 * sizeof(float);
   const std::uint64_t biases = to.has_bias ? 2 * shape.inter + shape.hidden : 0;
   to.stride = round_up(to.biases + biases * sizeof(float), kAlign);
   return to;

@@ -4,9 +4,9 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/sm90/call.hpp"
+#include "kernels/cuda/sm90/combine.cuh"
 #include "kernels/cuda/sm90/finish.cuh"
 #include "kernels/cuda/sm90/products.cuh"
 #include "kernels/cuda/sm90/rows.cuh"
@@ -16,42 +16,7 @@
 
 namespace moxie::cuda::sm90 {
 
-// Weighted sums over a token's slots, in their order; masked slots are skipped.
-__device__ inline void combine(const Call& call, std::uint32_t first, std::uint32_t end) {
-  const ExpertsShape& shape = call.args.shape;
-  const auto hidden = static_cast<std::uint32_t>(shape.hidden);
-  const auto top_k = static_cast<std::uint32_t>(shape.top_k);
-  const MutableMatrixRef& y = call.args.final_y;
-  const std::uint32_t parts = (hidden + kCombineColumns - 1) / kCombineColumns;
-  for (std::uint32_t unit = first; unit < end; ++unit) {
-    const std::uint32_t token = unit / parts;
-    const std::uint32_t column = unit % parts * kCombineColumns + multiplier_thread() * 4;
-    if (column >= hidden) continue;
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-    for (std::uint32_t choice = 0; choice < top_k; ++choice) {
-      const std::uint32_t slot = token * top_k + choice;
-      if (call.work.expert_of_slot[slot] < 0) continue;
-      const float weight = call.args.topk_weights[slot];
-      const float4 value = __ldcg(
-          reinterpret_cast<const float4*>(call.work.down + std::uint64_t{slot} * hidden + column));
-      sum.x += weight * value.x, sum.y += weight * value.y;
-      sum.z += weight * value.z, sum.w += weight * value.w;
-    }
-    const float values[4] = {sum.x, sum.y, sum.z, sum.w};
-    const std::uint64_t at = token * y.row_stride + column;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (y.dtype == DType::f32) {
-        static_cast<float*>(y.data)[at + i] = values[i];
-      } else {
-        static_cast<__nv_bfloat16*>(y.data)[at + i] = __float2bfloat16_rn(values[i]);
-      }
-    }
-  }
-}
-
-template <BlockFormat kFormat, int kTiles, class TPace, int kBuffers, class TSync>
+template <BlockFormat kFormat, int kTiles, int kPlaces, class TSync>
 class Multiplier {
  public:
   __device__ Multiplier(const Call& call, TSync sync, Shared& shared, std::uint32_t base)
@@ -67,29 +32,40 @@ class Multiplier {
   __device__ void run() {
     for (Place<kSegments> at;; at.next()) {
       wait_barrier(sync_.segment_full[at.place], at.parity);
-      const Segment& segment = shared_.segments[at.place];
+      Segment& segment = shared_.segments[at.place];
       if (multiplier_thread() == 0) shared_.queue.begin(segment.chunk);
       if (segment.phase == kNothing) return;
       if (segment.phase == kCombine) {
-        combine(call_, segment.unit, segment.end);
-        // The others leave such a segment at once: it must not be overwritten while it is read.
-        synchronise<1, kThreads>();
+        combine(call_, segment.unit, segment.end, multiplier_thread());
       } else if (segment.phase == kGateUp) {
         multiply<kGateUp>(segment);
       } else {
         multiply<kDown>(segment);
       }
+      arrive(sync_.segment_free[at.place]);
     }
   }
 
  private:
   template <std::uint32_t kPhase>
-  __device__ void multiply(const Segment& segment) {
+  __device__ void multiply(Segment& segment) {
     if (segment.same_rows == 0) {
+      const RowsOf rows = kPhase == kGateUp ? rows_of_x(call_) : rows_of_act(call_);
+      const RowPlace place{.to = rows_,
+                           .row_bytes = call_.memory[kTiles - 1].row_bytes[kPhase],
+                           .count = segment.rows,
+                           .row = segment.row,
+                           .amax = segment.amax};
       synchronise<1, kThreads>();  // nobody needs the rows before them any more
-      place_rows(multiplier_thread(), call_.args.shape.act_format,
-                 kPhase == kGateUp ? rows_of_x(call_) : rows_of_act(call_), segment.row,
-                 segment.amax, segment.rows, rows_, call_.memory[kTiles - 1].row_bytes[kPhase]);
+      stage_rows(call_.args.shape.act_format, rows, place, multiplier_thread());
+      synchronise<1, kThreads>();
+      lift_rows(place, multiplier_thread(), rows.columns);
+      if (multiplier_thread() < segment.rows)
+        shared_.amax[multiplier_thread()] = segment.amax[multiplier_thread()];
+      synchronise<1, kThreads>();
+    } else {
+      if (multiplier_thread() < segment.rows)
+        segment.amax[multiplier_thread()] = shared_.amax[multiplier_thread()];
       synchronise<1, kThreads>();
     }
     const std::uint32_t units = segment.end - segment.unit;
@@ -109,53 +85,36 @@ class Multiplier {
     std::uint32_t rows = rows_ + lane_offset(kFormat, lane_, row_bytes) +
                          product.first_step(split) * (kStepColumns * 2);
     float sums[2][kUsed][4] = {};
-    for (std::uint32_t stage = 0; stage < product.stages; stage += TPace::kSteps) {
+#pragma unroll 2
+    for (std::uint32_t step = 0; step < steps; ++step) {
       wait_barrier(sync_.weights_full[weights_.place], weights_.parity);
-      const std::uint32_t at =
-          ring_ + weights_.place * (TPace::kSteps * kWarps * step_bytes(kFormat));
-      multiply_place<kUsed>(sums, at, rows, row_bytes, steps > stage ? steps - stage : 0);
-      rows += TPace::kSteps * kStepColumns * 2;
-      weights_.next();
+      const std::uint32_t at = ring_ + weights_.place * (kWarps * step_bytes(kFormat));
+      Step<kFormat, kUsed> operands;
+      operands.load(at, lane_, rows, row_bytes);
+      release_weights();
+      sm90::multiply(sums, operands);
+      rows += kStepColumns * 2;
     }
-    wait_barrier(sync_.sums_free[turn_.place], turn_.parity);
-    const std::uint32_t buffer = sums_ + turn_.place * (kWarps * kWarpSums<kTiles>) +
-                                 warp_ * kWarpSums<kUsed> + place_of(lane_) * 16;
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int n = 0; n < kUsed; ++n)
-        store_shared4(buffer + (tile * kUsed + n) * 512, sums[tile][n]);
+    if (steps < product.stages) {  // others have one more
+      wait_barrier(sync_.weights_full[weights_.place], weights_.parity);
+      release_weights();
     }
-    __syncwarp();
-    if (lane_ == 0) arrive(sync_.sums_full[turn_.place]);
-    turn_.next();
+#pragma unroll
+    for (int n = 0; n < kUsed; ++n) {
+      wait_barrier(sync_.sums_free[turn_.place], turn_.parity);
+      const std::uint32_t buffer =
+          sums_ + turn_.place * kSumsBytes + warp_ * kWarpSums + lane_ * 16;
+      store_shared4(buffer, sums[0][n]);
+      store_shared4(buffer + kTileSums, sums[1][n]);
+      arrive(sync_.sums_full[turn_.place]);
+      turn_.next();
+    }
   }
 
-  // The steps in one place of the ring, of which this warp has `steps` or as many as fit.
-  template <int kUsed>
-  __device__ __forceinline__ void multiply_place(Sums<kUsed>& sums, std::uint32_t at,
-                                                 std::uint32_t rows, std::uint32_t row_bytes,
-                                                 std::uint32_t steps) {
-    constexpr std::uint32_t kStageBytes = kWarps * step_bytes(kFormat);
-    Step<kFormat, kUsed> step[TPace::kSteps];
-    if (steps >= TPace::kSteps) {
-#pragma unroll
-      for (std::uint32_t i = 0; i < TPace::kSteps; ++i)
-        step[i].load(at + i * kStageBytes, lane_, rows + i * (kStepColumns * 2), row_bytes);
-      release_weights();
-#pragma unroll
-      for (std::uint32_t i = 0; i < TPace::kSteps; ++i) sm90::multiply(sums, step[i]);
-      return;
-    }
-    if (steps > 0) {
-      step[0].load(at, lane_, rows, row_bytes);
-      sm90::multiply(sums, step[0]);
-    }
-    release_weights();
-  }
   __device__ __forceinline__ void release_weights() {
     __syncwarp();  // all lanes have loaded theirs
     if (lane_ == 0) arrive(sync_.weights_free[weights_.place]);
+    weights_.next();
   }
 
   const Call& call_;
@@ -166,54 +125,66 @@ class Multiplier {
   std::uint32_t sums_;
   std::uint32_t rows_;
   std::uint32_t ring_;
-  Place<TPace::kPlaces> weights_;
-  Place<kBuffers> turn_{.parity = 1};
+  Place<kPlaces> weights_;
+  Place<kSumsBuffers> turn_{.parity = 1};
 };
 
-// kTiles: 8 or 16 rows of activations at most.
-template <BlockFormat kFormat, int kTiles, class TPace>
+// Whether a block begins before the kernel in front of it is done.
+enum class Start : std::uint8_t { late, early };
+
+// kTiles: 8 or 16 rows of activations at most; kPlaces: stages of weights in flight.
+template <BlockFormat kFormat, int kTiles, int kPlaces, Start kStart>
 __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std::uint32_t base) {
-  static_assert(TPace::kSteps <= 2);
-  constexpr int kBuffers = kTiles == 1 ? 2 : 1;
-  using BlockSync = Sync<TPace::kPlaces, kBuffers>;
+  using BlockSync = Sync<kPlaces>;
   const Memory& memory = call.memory[kTiles - 1];
   const BlockSync sync(base + kBarriers);
   if (threadIdx.x == 0) {
     sync.init();
     shared.queue.current = 0;
   }
-  const Schedule schedule(call, call.work.progress->items);
   __syncthreads();
   const std::uint32_t warp = __shfl_sync(0xFFFFFFFFU, threadIdx.x / 32, 0);
   // 640 threads enter with 96 registers each: 4 * 104 + 64 = 5 * 96.
   static_assert(kBlockThreads == 640 && kFirstMultiplier == 4);
   if (warp >= kFirstMultiplier) {
     take_registers<104>();
-    Multiplier<kFormat, kTiles, TPace, kBuffers, BlockSync>(call, sync, shared, base).run();
+    Multiplier<kFormat, kTiles, kPlaces, BlockSync>(call, sync, shared, base).run();
   } else {
     give_registers<64>();
     if (warp == kFeeder) {
-      if (threadIdx.x % 32 == 0)
-        feed<kFormat, TPace>(call, sync, base + memory.ring, shared.queue, schedule);
+      if (threadIdx.x % 32 == 0) {
+        if (kStart == Start::early) wait_for_previous();
+        feed<kFormat, kPlaces>(call, sync, base + memory.ring, shared.queue);
+      }
     } else if (warp == kScout) {
-      Scout(call, sync, shared, schedule).run();
+      Scout scout(call, sync, shared);
+      if (kStart == Start::early) {
+        scout.rehearse();
+        wait_for_previous();
+      }
+      scout.run();
     } else {
-      Finisher<kTiles, kBuffers, BlockSync>(call, sync, shared, base + memory.sums).run();
+      Finisher<BlockSync>(call, sync, shared, base + memory.sums).run();
     }
   }
 }
 
-// Grid: as many blocks as multiprocessors, or fewer. Wide is void where 16 rows do not fit.
-template <BlockFormat kFormat, class Narrow, class Wide>
+// Grid: as many blocks as multiprocessors, or fewer. Stages in flight under items of 8 rows, and of
+// 16; 0 where those do not fit.
+template <BlockFormat kFormat, int kNarrow, int kWide>
 __global__ void __launch_bounds__(kBlockThreads, 1) experts(const __grid_constant__ Call call) {
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   const std::uint32_t base = shared_address(memory);
-  wait_for_previous();
-  if constexpr (!std::is_void_v<Wide>) {
-    if (call.work.progress->wide != 0) return run_block<kFormat, 2, Wide>(call, shared, base);
+  if constexpr (kWide > 0) {
+    // Which it is the routing decides.
+    wait_for_previous();
+    if (call.work.progress->wide != 0)
+      return run_block<kFormat, 2, kWide, Start::late>(call, shared, base);
+    run_block<kFormat, 1, kNarrow, Start::late>(call, shared, base);
+  } else {
+    run_block<kFormat, 1, kNarrow, Start::early>(call, shared, base);
   }
-  run_block<kFormat, 1, Narrow>(call, shared, base);
 }
 
 }  // namespace moxie::cuda::sm90

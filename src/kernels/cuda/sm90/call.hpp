@@ -18,10 +18,9 @@ inline constexpr std::uint32_t kRowsOfTile = 8;  // rows of activations that one
 
 // Up to so many rows of one expert that share a pass over its weights.
 struct Item {
-  std::uint32_t expert;     // local
-  std::uint32_t first_row;  // in slot_of_row
+  std::uint32_t expert;  // local
   std::uint32_t rows;
-  std::uint32_t unused;
+  std::uint32_t slot[2 * kRowsOfTile];  // the rows'
 };
 
 // Counters that the slots kernel clears and the experts kernel counts.
@@ -36,11 +35,8 @@ struct Workspace {
   Progress* progress = nullptr;
   std::uint32_t* gate_up_units = nullptr;   // [items]; finished
   Item* items = nullptr;                    // [items]
-  std::uint32_t* slot_of_row = nullptr;     // [slots]
   std::int32_t* expert_of_slot = nullptr;   // [slots], local; -1: masked
   std::uint32_t* place_of_slot = nullptr;   // [slots]; among the slots of its expert
-  std::uint32_t* x_amax = nullptr;          // [tokens]; the bits of an f32
-  std::uint32_t* act_amax = nullptr;        // [slots]
   std::byte* act = nullptr;                 // [slots, inter] bf16, f32 for formats that round it
   float* down = nullptr;                    // [slots, hidden]
 };
@@ -86,11 +82,8 @@ inline std::uint64_t carve(const ExpertsShape& shape, std::uint64_t tokens, std:
   take(work.progress, sizeof(Progress));
   take(work.gate_up_units, items * sizeof(std::uint32_t));
   take(work.items, items * sizeof(Item));
-  take(work.slot_of_row, slots * sizeof(std::uint32_t));
   take(work.expert_of_slot, slots * sizeof(std::int32_t));
   take(work.place_of_slot, slots * sizeof(std::uint32_t));
-  take(work.x_amax, tokens * sizeof(std::uint32_t));
-  take(work.act_amax, slots * sizeof(std::uint32_t));
   take(work.act, slots * shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4));
   take(work.down, slots * shape.hidden * sizeof(float));
   return end;

@@ -32,26 +32,21 @@ struct Variant {
   Kernel mxfp4;
   Kernel nvfp4;
 };
-template <class TPace>
-constexpr int stages_of = TPace::kPlaces * static_cast<int>(TPace::kSteps);
-template <>
-constexpr int stages_of<void> = 0;
-template <class Narrow, class Wide>
+template <int kNarrow, int kWide>
 constexpr Variant variant() {
-  return {stages_of<Narrow>, stages_of<Wide>, experts<BlockFormat::mxfp4, Narrow, Wide>,
-          experts<BlockFormat::nvfp4, Narrow, Wide>};
+  return {kNarrow, kWide, experts<BlockFormat::mxfp4, kNarrow, kWide>,
+          experts<BlockFormat::nvfp4, kNarrow, kWide>};
 }
-// The first that fits is the best.
-constexpr std::array kVariants = {variant<Pace<7, 1>, Pace<5, 1>>(),
-                                  variant<Pace<7, 1>, Pace<3, 1>>(), variant<Pace<4, 1>, void>()};
+// The first that fits is the best; calls of few tokens have no items of 16 rows.
+constexpr std::array kVariants = {variant<7, 5>(), variant<7, 3>(), variant<7, 0>(),
+                                  variant<4, 0>()};
 
 // Shared memory of items of 8 * tiles rows with so many stages in flight; its bytes.
 std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int stages, Memory& memory) {
-  constexpr std::uint32_t kSums = 2 * kWarps * 2 * 512;
   memory.row_bytes[0] = row_bytes_of(shape.format, static_cast<std::uint32_t>(shape.hidden));
   memory.row_bytes[1] = row_bytes_of(shape.format, static_cast<std::uint32_t>(shape.inter));
   memory.sums = kSharedBytes;
-  memory.rows = memory.sums + kSums;
+  memory.rows = memory.sums + kSumsBuffers * kSumsBytes;
   memory.ring = memory.rows + static_cast<std::uint32_t>(round_up(
                                   tiles * kRowsOfTile *
                                       std::max(memory.row_bytes[0], memory.row_bytes[1]),
@@ -60,8 +55,10 @@ std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, int stages
 }
 
 // Null where not even the smallest fits.
-const Variant* choose(const ExpertsShape& shape, Memory (&memory)[2], std::uint32_t& bytes) {
+const Variant* choose(const ExpertsShape& shape, std::uint64_t tokens, Memory (&memory)[2],
+                      std::uint32_t& bytes) {
   for (const Variant& variant : kVariants) {
+    if (tokens <= kRowsOfTile && variant.wide > 0) continue;
     bytes = std::max(lay_out(shape, 1, variant.narrow, memory[0]),
                      variant.wide == 0 ? 0 : lay_out(shape, 2, variant.wide, memory[1]));
     if (bytes <= kMemoryMost) return &variant;
@@ -134,7 +131,7 @@ void run(const ExpertsArgs& args) {
   if (args.tokens == 0) return;
   Call call;
   std::uint32_t bytes = 0;
-  const Variant* variant = choose(args.shape, call.memory, bytes);
+  const Variant* variant = choose(args.shape, args.tokens, call.memory, bytes);
   if (variant == nullptr) {
     if (args.launch_error != nullptr) *args.launch_error = cudaErrorInvalidConfiguration;
     return;
@@ -153,9 +150,8 @@ void run(const ExpertsArgs& args) {
     carve(args.shape, tokens, align_up(args.workspace, kAlign), call.work);
     call.tokens = static_cast<std::uint32_t>(tokens);
     call.slots = static_cast<std::uint32_t>(tokens * args.shape.top_k);
-    const auto looking = static_cast<unsigned>(divide_up(tokens, kTokensAtOnce));
-    launch(prepare_slots, 1 + std::min(looking, blocks), kSlotThreads,
-           args.shape.local_experts * sizeof(std::uint32_t), stream, call);
+    launch(prepare_slots, 1, kSlotThreads, args.shape.local_experts * sizeof(std::uint32_t), stream,
+           call);
     launch(kernel, blocks, kBlockThreads, bytes, stream, call);
     if (args.act_tap != nullptr) launch(tap_acts, blocks, kThreads, 0, stream, call);
   }

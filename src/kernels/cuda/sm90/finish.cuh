@@ -15,21 +15,16 @@
 
 namespace moxie::cuda::sm90 {
 
-// Bytes of a unit's partial sums: of every warp, two tiles of 16 rows x 8 tokens kUsed times.
-template <int kUsed>
-inline constexpr std::uint32_t kWarpSums = 2 * kUsed * 512;
-
-// Among the 16-byte places of a tile's partial sums that of an MMA lane: those of eight rows and
-// two tokens then lie in different banks.
-__device__ __forceinline__ std::uint32_t place_of(std::uint32_t lane) {
-  return lane ^ (lane >> 3 & 3);
-}
-
-template <int kTiles, int kBuffers, class TSync>
+template <class TSync>
 class Finisher {
  public:
   __device__ Finisher(const Call& call, TSync sync, Shared& shared, std::uint32_t sums)
-      : call_(call), sync_(sync), shared_(shared), sums_(sums) {}
+      : call_(call),
+        sync_(sync),
+        shared_(shared),
+        warp_(threadIdx.x / 32 - kFirstFinisher),
+        lane_(threadIdx.x % 32),
+        sums_(sums + lane_ * 16) {}
 
   __device__ void run() {
     for (Place<kSegments> at;; at.next()) {
@@ -41,8 +36,7 @@ class Finisher {
       } else if (segment.phase == kDown) {
         finish<kDown>(segment);
       }
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) arrive(sync_.segment_free[at.place]);
+      arrive(sync_.segment_free[at.place]);
     }
   }
 
@@ -51,76 +45,82 @@ class Finisher {
   __device__ void finish(const Segment& segment) {
     finish_units<kPhase>(segment);
     synchronise<2, kFinishers * 32>();  // all results of the segment are stored
-    const std::uint32_t thread = threadIdx.x - kFirstFinisher * 32;
-    if (kPhase == kGateUp && thread < segment.rows)
-      atomicMax(call_.work.act_amax + segment.slot[thread], shared_.act_amax[thread]);
-    synchronise<2, kFinishers * 32>();
-    if (thread == 0)
+    if (warp_ == 0 && lane_ == 0 && segment.end > segment.unit)
       add_release(kPhase == kGateUp ? call_.work.gate_up_units + segment.item
                                     : &call_.work.progress->down_units,
                   segment.end - segment.unit);
   }
 
-  // A part is 16 rows of a unit, of gate and up both where they are paired; the warps share the
-  // parts, or the pairs of tokens where there is one part alone. A lane has one row of one token of
-  // a pair.
+  // The buffers take turns, unit by unit, and 8 tokens by 8 in a unit of more. The warps share the
+  // parts of a turn, or take turns where there is one part alone.
   template <std::uint32_t kPhase>
   __device__ __forceinline__ void finish_units(const Segment& segment) {
-    const Product& product = kPhase == kGateUp ? call_.experts.gate_up : call_.experts.down;
     const bool paired = kPhase == kGateUp && call_.experts.gated;
-    const std::uint32_t lane = threadIdx.x % 32;
-    const std::uint32_t warp = threadIdx.x / 32 - kFirstFinisher;
-    const std::uint32_t row = lane % 16;
-    const std::uint32_t rows = segment.rows;
-    const std::uint32_t pairs = (rows + 1) / 2;
+    const float* muls = reinterpret_cast<const float*>(
+        call_.args.weights.blobs + segment.expert * call_.args.weights.stride +
+        call_.experts.muls);
+    const float mul_first = kPlacedMul * __ldg(muls + (kPhase == kDown ? 2 : paired ? 0 : 1));
+    const float mul_second = kPlacedMul * __ldg(muls + 1);
+    for (std::uint32_t unit = segment.unit; unit < segment.end; ++unit) {
+      for (std::uint32_t first = 0; first < segment.rows; first += kRowsOfTile) {
+        wait_barrier(sync_.sums_full[turn_.place], turn_.parity);
+        finish_turn<kPhase>(segment, unit, first, paired, mul_first, mul_second);
+        arrive(sync_.sums_free[turn_.place]);
+        turn_.next();
+      }
+    }
+  }
+
+  // A part is 16 rows of a unit, of gate and up both where they are paired. A lane has what an MMA
+  // gave it: two rows, 8 apart, of two neighbouring tokens.
+  template <std::uint32_t kPhase>
+  __device__ __forceinline__ void finish_turn(const Segment& segment, std::uint32_t unit,
+                                              std::uint32_t first_token, bool paired,
+                                              float mul_first, float mul_second) {
+    const Product& product = kPhase == kGateUp ? call_.experts.gate_up : call_.experts.down;
     const std::uint32_t strips = product.strips_of_unit;
     const std::uint32_t parts = strips * (paired ? 1 : 2);
-    const std::uint32_t columns = paired ? 16 : 32;  // of a strip
-    const std::uint32_t tile_bytes = kTiles == 2 && rows > kRowsOfTile ? 1024 : 512;
-    const std::uint32_t apart = strips * 2 * tile_bytes;  // from split to split
-    const float mul_first = segment.mul[kPhase == kDown ? 2 : paired ? 0 : 1];
-    const float mul_second = segment.mul[1];
-    if (kPhase == kGateUp && warp == 0 && lane < 2 * kRowsOfTile) shared_.act_amax[lane] = 0;
-    synchronise<2, kFinishers * 32>();
-    for (std::uint32_t unit = segment.unit; unit < segment.end; ++unit) {
-      wait_barrier(sync_.sums_full[turn_.place], turn_.parity);
-      const std::uint32_t buffer = sums_ + turn_.place * (kWarps * kWarpSums<kTiles>) +
-                                   (row / 8 * 2 + lane / 16) * 4;
+    const std::uint32_t apart = strips * kWarpSums;  // from split to split
+    const std::uint32_t token = first_token + lane_ % 4 * 2;
+    std::uint32_t slot[2];
+    float lower[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      slot[i] = segment.slot[token + i];
+      lower[i] = row_scale(segment.amax[token + i]).lower;
+    }
 #pragma unroll 1
-      for (std::uint32_t part = parts == 1 ? 0 : warp; part < parts; part += kFinishers) {
-        const std::uint32_t strip = strips == 1 ? 0 : part % 2;
-        const std::uint32_t tile = strips == 1 ? part : part / 2;
-        const std::uint32_t column = (unit * strips + strip) * columns + tile * 16 + row;
-        float bias[2] = {};
-        if (call_.experts.has_bias) load_biases<kPhase>(segment.expert, column, paired, bias);
-        const std::uint32_t sums = buffer + strip * 2 * tile_bytes + tile * tile_bytes;
-#pragma unroll 1
-        for (std::uint32_t pair = parts == 1 ? warp : 0; pair < pairs;
-             pair += parts == 1 ? kFinishers : 1) {
-          const std::uint32_t token = pair * 2 + lane / 16;
-          const std::uint32_t from =
-              sums + pair / 4 * 512 + place_of(row % 8 * 4 + pair % 4) * 16;
-          const std::uint32_t slot = segment.slot[token];
-          const float lower = segment.lower[token];
-          const float first =
-              fmaf(sum_of(from, product.splits, apart) * lower, mul_first, bias[0]);
-          float second = 0;
-          if (paired) {
-            second = fmaf(sum_of(from + tile_bytes, product.splits, apart) * lower, mul_second,
-                          bias[1]);
-          }
-          if (token >= rows) continue;
-          if constexpr (kPhase == kDown) {
-            call_.work.down[std::uint64_t{slot} * call_.args.shape.hidden + column] = first;
-          } else {
-            atomicMax(&shared_.act_amax[token],
-                      store_act(column, slot, paired ? first : 0, paired ? second : first));
-          }
+    for (std::uint32_t part = parts == 1 ? (warp_ + turn_.place) % 2 : warp_; part < parts;
+         part += kFinishers) {
+      const std::uint32_t strip = part & (strips - 1);  // a power of two
+      const std::uint32_t tile = strip == part ? 0 : 1;
+      const std::uint32_t column =
+          (unit * strips + strip) * (paired ? 16 : 32) + tile * 16 + lane_ / 4;
+      float bias[2][2] = {};  // of the rows; of gate and up
+      if (call_.experts.has_bias) {
+        load_biases<kPhase>(segment.expert, column, paired, bias[0]);
+        load_biases<kPhase>(segment.expert, column + 8, paired, bias[1]);
+      }
+      const std::uint32_t from =
+          sums_ + turn_.place * kSumsBytes + strip * kWarpSums + tile * kTileSums;
+      const float4 first = sum_of(from, product.splits, apart);
+      const float4 second =
+          paired ? sum_of(from + kTileSums, product.splits, apart) : make_float4(0, 0, 0, 0);
+      const float a[4] = {first.x, first.y, first.z, first.w};
+      const float b[4] = {second.x, second.y, second.z, second.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (token + i % 2 >= segment.rows) continue;
+        const float value = fmaf(a[i] * lower[i % 2], mul_first, bias[i / 2][0]);
+        const std::uint32_t at = column + i / 2 * 8;
+        if constexpr (kPhase == kDown) {
+          call_.work.down[std::uint64_t{slot[i % 2]} * call_.args.shape.hidden + at] = value;
+        } else {
+          const float up =
+              paired ? fmaf(b[i] * lower[i % 2], mul_second, bias[i / 2][1]) : value;
+          store_act(at, slot[i % 2], value, up);
         }
       }
-      __syncwarp();
-      if (lane == 0) arrive(sync_.sums_free[turn_.place]);
-      turn_.next();
     }
   }
 
@@ -134,42 +134,44 @@ class Finisher {
     if (paired) bias[1] = __ldg(biases + inter + column);
   }
 
-  // Of the splits of one strip, 8 or 16, in the order of their columns.
-  __device__ __forceinline__ static float sum_of(std::uint32_t from, std::uint32_t splits,
-                                                 std::uint32_t apart) {
-    float sum = 0.0F;
+  // Of the splits of one strip, a multiple of 4, in the order of their columns.
+  __device__ __forceinline__ static float4 sum_of(std::uint32_t from, std::uint32_t splits,
+                                                  std::uint32_t apart) {
+    float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 1
-    for (std::uint32_t split = 0; split < splits; split += 8) {
-      float values[8];
+    for (std::uint32_t split = 0; split < splits; split += 4) {
+      uint4 values[4];
 #pragma unroll
-      for (std::uint32_t i = 0; i < 8; ++i) values[i] = load_shared_float(from + i * apart);
+      for (std::uint32_t i = 0; i < 4; ++i) values[i] = load_shared4(from + i * apart);
 #pragma unroll
-      for (std::uint32_t i = 0; i < 8; ++i) sum += values[i];
-      from += 8 * apart;
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        sum.x += __uint_as_float(values[i].x), sum.y += __uint_as_float(values[i].y);
+        sum.z += __uint_as_float(values[i].z), sum.w += __uint_as_float(values[i].w);
+      }
+      from += 4 * apart;
     }
     return sum;
   }
 
-  // Returns the magnitude of what it has stored.
-  __device__ __forceinline__ std::uint32_t store_act(std::uint32_t column, std::uint32_t slot,
-                                                     float gate, float up) const {
+  __device__ __forceinline__ void store_act(std::uint32_t column, std::uint32_t slot, float gate,
+                                            float up) const {
     const ExpertsShape& shape = call_.args.shape;
     const std::uint64_t at = std::uint64_t{slot} * shape.inter + column;
     const float value = activate_fast(shape.activation, shape.activation_limit, gate, up);
     if (call_.wide_acts) {
       reinterpret_cast<float*>(call_.work.act)[at] = value;
-      return magnitude_bits(value);
+    } else {
+      reinterpret_cast<__nv_bfloat16*>(call_.work.act)[at] = __float2bfloat16_rn(value);
     }
-    const __nv_bfloat16 rounded = __float2bfloat16_rn(value);
-    reinterpret_cast<__nv_bfloat16*>(call_.work.act)[at] = rounded;
-    return magnitude_bits(__bfloat162float(rounded));
   }
 
   const Call& call_;
   TSync sync_;
   Shared& shared_;
-  std::uint32_t sums_;
-  Place<kBuffers> turn_;
+  std::uint32_t warp_;
+  std::uint32_t lane_;
+  std::uint32_t sums_;  // the lane's, in the first buffer
+  Place<kSumsBuffers> turn_;
 };
 
 }  // namespace moxie::cuda::sm90

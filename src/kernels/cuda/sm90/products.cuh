@@ -59,24 +59,19 @@ struct Step {
 template <int kTiles>
 __device__ __forceinline__ void multiply(Sums<kTiles>& sums,
                                          const Step<BlockFormat::mxfp4, kTiles>& step) {
+  constexpr std::uint32_t kExponent = 0x7F800000U;
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
     const uint4 q = step.quads[tile];
     const std::uint32_t bytes = tile == 0 ? step.scales.x : step.scales.y;
-    // Bytes 3 and 2 of a factor are the upper seven bits of its exponent, and the lowest; the
-    // others repeat a sign that is never set.
-    const std::uint32_t upper_bits = bytes & 0x7F7F7F7FU;
-    const std::uint32_t lowest_bits = bytes & 0x80808080U;
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
       std::uint32_t first[4];
       std::uint32_t second[4];
       place(group == 0 ? q.x : q.z, first);
       place(group == 0 ? q.y : q.w, second);
-      const float upper =
-          __uint_as_float(permute(upper_bits, lowest_bits, group == 0 ? 0x0488U : 0x26AAU));
-      const float lower =
-          __uint_as_float(permute(upper_bits, lowest_bits, group == 0 ? 0x1599U : 0x37BBU));
+      const float upper = __uint_as_float((group == 0 ? bytes << 23 : bytes << 7) & kExponent);
+      const float lower = __uint_as_float((group == 0 ? bytes << 15 : bytes >> 1) & kExponent);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const uint4 x = step.rows[n][group];

@@ -37,6 +37,12 @@ __device__ __forceinline__ void store_shared4(std::uint32_t at, const float (&v)
                : "memory");
 }
 
+__device__ __forceinline__ void store_shared4(std::uint32_t at, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+
 // Barriers of this block. One opens for a parity when its arrivals and bytes have come.
 __device__ __forceinline__ void init_barrier(std::uint32_t barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

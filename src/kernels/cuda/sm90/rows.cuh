@@ -17,9 +17,6 @@ namespace moxie::cuda::sm90 {
 
 inline constexpr unsigned kChunk = 8;  // columns that a thread takes at once
 
-__device__ __forceinline__ std::uint32_t magnitude_bits(float value) {
-  return __float_as_uint(value) & 0x7FFFFFFFU;
-}
 
 // A matrix of rows in device memory that other blocks may have written: loads pass the first-level
 // cache.
@@ -126,41 +123,97 @@ __device__ __forceinline__ void quantise_chunk(ActFormat format, float (&values)
   }
 }
 
-// Puts `count` rows into shared memory, `row_bytes` apart from `to` on, with kThreads threads of
-// which this is one; loads of several rows are on their way at once.
-__device__ inline void place_rows(std::uint32_t thread, ActFormat format,
-                                  const RowsOf& rows,
-                                  const std::uint32_t* row, const std::uint32_t* amax,
-                                  std::uint32_t count, std::uint32_t to,
-                                  std::uint32_t row_bytes) {
-  constexpr std::uint32_t kAtOnce = 4;
-  for (std::uint32_t first = 0; first < rows.columns; first += kThreads * kChunk) {
+// bf16 pairs of eight values; exact for what a format has quantised.
+__device__ __forceinline__ uint4 pack_bf16(const float (&values)[kChunk]) {
+  std::uint32_t words[4];
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
+    words[i] = reinterpret_cast<const std::uint32_t&>(pair);
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// Largest magnitude of eight bf16 values, as the bits of an f32; NaN counts as larger than Inf.
+__device__ __forceinline__ std::uint32_t amax_bits(const uint4& pairs) {
+  constexpr std::uint32_t kMagnitudes = 0x7FFF7FFFU;
+  const std::uint32_t most = __vmaxu2(__vmaxu2(pairs.x & kMagnitudes, pairs.y & kMagnitudes),
+                                      __vmaxu2(pairs.z & kMagnitudes, pairs.w & kMagnitudes));
+  return max(most << 16, most & 0xFFFF0000U);
+}
+
+// Rows into shared memory, `row_bytes` apart from `to` on, by kThreads threads in two steps with a
+// barrier between them: as bf16, which measures them, and then as fp16, lifted.
+struct RowPlace {
+  std::uint32_t to;
+  std::uint32_t row_bytes;
+  std::uint32_t count;
+  const std::uint32_t* row;  // [count], of the matrix
+  std::uint32_t* amax;       // [count] shared, zero before the first step
+};
+
+// All loads of a step are on their way before the first is used.
+template <std::uint32_t kAtOnce, class Load>
+__device__ __forceinline__ void stage_rows(const RowPlace& place, std::uint32_t thread,
+                                           std::uint32_t columns, const Load& load) {
+  for (std::uint32_t first = 0; first < columns; first += kThreads * kChunk) {
     const std::uint32_t column = first + thread * kChunk;
-    const bool mine = column < rows.columns;
-    for (std::uint32_t base = 0; base < count; base += kAtOnce) {
-      float values[kAtOnce][kChunk] = {};
+    const bool mine = column < columns;
+    for (std::uint32_t base = 0; base < place.count; base += kAtOnce) {
+      uint4 pairs[kAtOnce];
 #pragma unroll
       for (std::uint32_t i = 0; i < kAtOnce; ++i) {
-        if (mine && base + i < count) rows.load(row[base + i], column, values[i]);
+        pairs[i] = make_uint4(0, 0, 0, 0);
+        if (base + i < place.count) pairs[i] = load(place.row[base + i], column, mine);
       }
 #pragma unroll
       for (std::uint32_t i = 0; i < kAtOnce; ++i) {
-        if (base + i >= count) break;
-        quantise_chunk(format, values[i]);
-        if (!mine) continue;
-        const float lift = row_scale(amax[base + i]).lift;
-        std::uint32_t words[4];
-#pragma unroll
-        for (unsigned j = 0; j < 4; ++j) {
-          const __half2 pair =
-              __floats2half2_rn(values[i][2 * j] * lift, values[i][2 * j + 1] * lift);
-          words[j] = reinterpret_cast<const std::uint32_t&>(pair);
-        }
-        asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to + (base + i) * row_bytes +
-                                                                  column * 2),
-                     "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
-                     : "memory");
+        if (base + i >= place.count) break;
+        const std::uint32_t amax = __reduce_max_sync(0xFFFFFFFFU, amax_bits(pairs[i]));
+        if (thread % 32 == 0) atomicMax(place.amax + base + i, amax);
+        if (mine) store_shared4(place.to + (base + i) * place.row_bytes + column * 2, pairs[i]);
       }
+    }
+  }
+}
+
+__device__ inline void stage_rows(ActFormat format, const RowsOf& rows, const RowPlace& place,
+                                  std::uint32_t thread) {
+  if (format == ActFormat::bf16 && !rows.is_f32 && rows.aligned) {
+    const auto* from = static_cast<const std::uint16_t*>(rows.data);
+    stage_rows<8>(place, thread, rows.columns,
+                  [&](std::uint32_t row, std::uint32_t column, bool mine) {
+                    if (!mine) return make_uint4(0, 0, 0, 0);
+                    return __ldcg(reinterpret_cast<const uint4*>(from + row * rows.stride + column));
+                  });
+    return;
+  }
+  stage_rows<2>(place, thread, rows.columns,
+                [&](std::uint32_t row, std::uint32_t column, bool mine) {
+                  float values[kChunk] = {};
+                  if (mine) rows.load(row, column, values);
+                  quantise_chunk(format, values);
+                  return pack_bf16(values);
+                });
+}
+
+__device__ inline void lift_rows(const RowPlace& place, std::uint32_t thread,
+                                 std::uint32_t columns) {
+  for (std::uint32_t column = thread * kChunk; column < columns; column += kThreads * kChunk) {
+#pragma unroll 2
+    for (std::uint32_t row = 0; row < place.count; ++row) {
+      const std::uint32_t at = place.to + row * place.row_bytes + column * 2;
+      const float lift = row_scale(place.amax[row]).lift;
+      const uint4 pairs = load_shared4(at);
+      const std::uint32_t words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+      std::uint32_t lifted[4];
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i) {
+        const __half2 pair = __floats2half2_rn(__uint_as_float(words[i] << 16) * lift,
+                                               __uint_as_float(words[i] & 0xFFFF0000U) * lift);
+        lifted[i] = reinterpret_cast<const std::uint32_t&>(pair);
+      }
+      store_shared4(at, make_uint4(lifted[0], lifted[1], lifted[2], lifted[3]));
     }
   }
 }

@@ -36,19 +36,10 @@ struct Segment {
   std::uint32_t rows;
   std::uint32_t same_rows;  // as the segment before it
   std::uint32_t slot[2 * kRowsOfTile];
-  std::uint32_t row[2 * kRowsOfTile];   // of x or of the activations
-  std::uint32_t amax[2 * kRowsOfTile];  // its bits
-  float lower[2 * kRowsOfTile];  // of the rows' sums
-  float mul[3];                  // of the sums of gate, up and down
+  std::uint32_t row[2 * kRowsOfTile];  // of x or of the activations
+  std::uint32_t amax[2 * kRowsOfTile];  // of the rows, as the bits of an f32
 };
 inline constexpr std::uint32_t kSegments = 4;  // known at once
-
-// The ring of weights: kPlaces of up to kSteps stages each.
-template <int kPlacesOf, int kStepsOf>
-struct Pace {
-  static constexpr int kPlaces = kPlacesOf;
-  static constexpr std::uint32_t kSteps = kStepsOf;
-};
 
 // A barrier for every place of a ring, and the same ring as its users walk through it.
 template <int kPlaces>
@@ -69,10 +60,17 @@ struct Place {
   }
 };
 
+// Partial sums of 8 tokens: of every warp two tiles of 16 rows. Two buffers take turns; a unit of
+// more tokens takes more turns.
+inline constexpr std::uint32_t kTileSums = 512;  // bytes
+inline constexpr std::uint32_t kWarpSums = 2 * kTileSums;
+inline constexpr std::uint32_t kSumsBytes = kWarps * kWarpSums;
+inline constexpr int kSumsBuffers = 2;
+
 struct Shared {
   Queue queue;
   Segment segments[kSegments];
-  std::uint32_t act_amax[2 * kRowsOfTile];  // of the segment that is being finished
+  std::uint32_t amax[2 * kRowsOfTile];  // of the rows that lie in memory
 };
 inline constexpr std::uint32_t kBarriers = 1408;  // where they start
 inline constexpr std::uint32_t kSharedBytes = 1664;
@@ -80,15 +78,15 @@ static_assert(sizeof(Shared) <= kBarriers);
 
 // All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial
 // sums. `full` opens when a place may be read, `free` when it may be written again.
-template <int kStages, int kBuffers>
+template <int kStages>
 struct Sync {
   Barriers<kStages> weights_full;
   Barriers<kStages> weights_free;
   Barriers<Queue::kSize> chunk_full;
   Barriers<kSegments> segment_full;
   Barriers<kSegments> segment_free;
-  Barriers<kBuffers> sums_full;
-  Barriers<kBuffers> sums_free;
+  Barriers<kSumsBuffers> sums_full;
+  Barriers<kSumsBuffers> sums_free;
 
   __device__ explicit Sync(std::uint32_t base)
       : weights_full{base},
@@ -98,17 +96,19 @@ struct Sync {
         segment_free{segment_full.end()},
         sums_full{segment_free.end()},
         sums_free{sums_full.end()} {
-    static_assert((2 * kStages + Queue::kSize + 2 * kSegments + 2 * kBuffers) * 8 <=
+    static_assert((2 * kStages + Queue::kSize + 2 * kSegments + 2 * kSumsBuffers) * 8 <=
                   kSharedBytes - kBarriers);
   }
   __device__ void init() const {
     weights_full.init(1);
     weights_free.init(kWarps);
     chunk_full.init(1);
-    segment_full.init(1);
-    segment_free.init(kFinishers);
-    sums_full.init(kWarps);
-    sums_free.init(kFinishers);
+    // Every lane arrives for what it has done itself, but for the weights: there one arrives for its
+    // warp, behind a __syncwarp().
+    segment_full.init(32);
+    segment_free.init(32 * (kFinishers + kWarps));
+    sums_full.init(32 * kWarps);
+    sums_free.init(32 * kFinishers);
     fence_barriers();
   }
 };

@@ -19,16 +19,21 @@ __device__ __forceinline__ const Product& product_of(const Call& call, std::uint
 }
 
 // By one thread: takes the block's chunks, and copies what they read.
-template <BlockFormat kFormat, class TPace, class TSync>
-__device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue,
-                            const Schedule& schedule) {
+template <BlockFormat kFormat, int kPlaces, class TSync>
+__device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue) {
   const std::uint64_t policy = evict_first();
-  constexpr std::uint32_t kPlaceBytes = TPace::kSteps * kWarps * step_bytes(kFormat);
-  Place<TPace::kPlaces> at{.parity = 1};  // the ring is empty
+  // The first chunk's number and the count of items are on their way together.
+  std::uint32_t ticket = atomicAdd(&call.work.progress->ticket, 1U);
+  const Schedule schedule(call, call.work.progress->items);
+  constexpr std::uint32_t kPlaceBytes = kWarps * step_bytes(kFormat);
+  Place<kPlaces> at{.parity = 1};  // the ring is empty
   Place<Queue::kSize> turn;
   for (std::uint32_t number = 0;; ++number) {
-    queue.wait_for_turn(number);
-    const Chunk chunk = schedule.chunk(atomicAdd(&call.work.progress->ticket, 1U));
+    if (number > 0) {
+      queue.wait_for_turn(number);
+      ticket = atomicAdd(&call.work.progress->ticket, 1U);
+    }
+    const Chunk chunk = schedule.chunk(ticket);
     queue.chunks[turn.place] = chunk;
     arrive(sync.chunk_full[turn.place]);
     turn.next();
@@ -43,11 +48,8 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
         from = call.args.weights.blobs + call.work.items[item].expert * call.args.weights.stride +
                product.offset + unit * product.unit_bytes;
       }
-      for (std::uint32_t stage = 0; stage < product.stages; stage += TPace::kSteps) {
-        std::uint32_t warps = 0;
-#pragma unroll
-        for (std::uint32_t i = 0; i < TPace::kSteps; ++i) warps += product.warps_in(stage + i);
-        const std::uint32_t bytes = warps * step_bytes(kFormat);
+      for (std::uint32_t stage = 0; stage < product.stages; ++stage) {
+        const std::uint32_t bytes = product.warps_in(stage) * step_bytes(kFormat);
         wait_barrier(sync.weights_free[at.place], at.parity);
         expect_bytes(sync.weights_full[at.place], bytes);
         copy_bulk(ring + at.place * kPlaceBytes, from, bytes, sync.weights_full[at.place], policy);
@@ -63,8 +65,12 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
 template <class TSync>
 class Scout {
  public:
-  __device__ Scout(const Call& call, TSync sync, Shared& shared, const Schedule& schedule)
-      : call_(call), sync_(sync), shared_(shared), schedule_(schedule) {}
+  __device__ Scout(const Call& call, TSync sync, Shared& shared)
+      : call_(call), sync_(sync), shared_(shared) {}
+
+  // A segment of no units on any row of x, while what comes before this kernel still runs: who puts
+  // rows into memory has its instructions at hand when the first one counts.
+  __device__ void rehearse() { publish({.phase = kGateUp, .rows = 1}); }
 
   __device__ void run() {
     Place<Queue::kSize> turn;
@@ -77,7 +83,8 @@ class Scout {
         return;
       }
       if (chunk.phase == kCombine) {
-        wait_for_count(&call_.work.progress->down_units, schedule_.units[kDown]);
+        wait_for_count(&call_.work.progress->down_units,
+                       call_.work.progress->items * call_.experts.down.units);
         publish({.phase = kCombine, .chunk = number, .unit = chunk.unit, .end = chunk.end});
         continue;
       }
@@ -85,21 +92,20 @@ class Scout {
       for (std::uint32_t unit = chunk.unit; unit < chunk.end;) {
         const std::uint32_t item = unit / units;
         const std::uint32_t end = min(chunk.end, (item + 1) * units);
-        const Item found = call_.work.items[item];
         publish({.phase = chunk.phase,
                  .chunk = number,
                  .unit = unit - item * units,
                  .end = end - item * units,
                  .item = item,
-                 .expert = found.expert,
-                 .rows = found.rows},
-                found.first_row);
+                 .expert = call_.work.items[item].expert,
+                 .rows = call_.work.items[item].rows});
         unit = end;
       }
     }
   }
 
  private:
+  static constexpr std::uint32_t kNoRow = ~0U;
   struct Head {
     std::uint32_t phase = kNothing;
     std::uint32_t chunk = 0;
@@ -110,52 +116,36 @@ class Scout {
     std::uint32_t rows = 0;
   };
 
-  __device__ void publish(const Head& head, std::uint32_t first_row = 0) {
+  __device__ void publish(const Head& head) {
     const std::uint32_t lane = threadIdx.x % 32;
-    std::uint32_t slot = 0;
-    std::uint32_t row = ~0U;
-    std::uint32_t amax = 0;
     const bool has_row = lane < head.rows;
-    if (has_row) slot = call_.work.slot_of_row[first_row + lane];
-    float mul = 0;
-    if (head.rows > 0 && lane < 3) {
-      mul = kPlacedMul * *reinterpret_cast<const float*>(
-                             call_.args.weights.blobs + head.expert * call_.args.weights.stride +
-                             call_.experts.muls + lane * sizeof(float));
-    }
-    if (head.phase == kGateUp && has_row) {
+    const bool counts = head.end > head.unit;  // not a rehearsal
+    const std::uint32_t slot = has_row && counts ? call_.work.items[head.item].slot[lane] : 0;
+    std::uint32_t row = has_row ? slot : kNoRow;
+    if (head.phase == kGateUp && has_row)
       row = slot / static_cast<std::uint32_t>(call_.args.shape.top_k);
-      amax = call_.work.x_amax[row];
-    } else if (head.phase == kDown) {
+    if (head.phase == kDown)
       wait_for_count(call_.work.gate_up_units + head.item, call_.experts.gate_up.units);
-      row = slot;
-      if (has_row) amax = __ldcg(call_.work.act_amax + slot);
-    }
+    // Rows that lie there already need not be brought again.
     const bool same = __all_sync(0xFFFFFFFFU, row == last_row_) && head.phase == kGateUp;
-    last_row_ = head.phase == kGateUp ? row : ~0U - 1;
+    last_row_ = head.phase == kGateUp && counts ? row : kNoRow - 1;
     wait_barrier(sync_.segment_free[at_.place], at_.parity);
     Segment& to = shared_.segments[at_.place];
-    if (has_row) {
-      to.slot[lane] = slot, to.row[lane] = row, to.amax[lane] = amax;
-      to.lower[lane] = row_scale(amax).lower;
-    }
-    if (lane < 3) to.mul[lane] = mul;
+    if (has_row) to.slot[lane] = slot, to.row[lane] = row, to.amax[lane] = 0;
     if (lane == 0) {
       to.phase = head.phase, to.chunk = head.chunk, to.unit = head.unit, to.end = head.end;
       to.item = head.item, to.expert = head.expert, to.rows = head.rows;
       to.same_rows = same ? 1 : 0;
     }
-    __syncwarp();
-    if (lane == 0) arrive(sync_.segment_full[at_.place]);
+    arrive(sync_.segment_full[at_.place]);
     at_.next();
   }
 
   const Call& call_;
   TSync sync_;
   Shared& shared_;
-  const Schedule& schedule_;
   Place<kSegments> at_{.parity = 1};
-  std::uint32_t last_row_ = ~0U - 1;
+  std::uint32_t last_row_ = kNoRow - 1;
 };
 
 }  // namespace moxie::cuda::sm90

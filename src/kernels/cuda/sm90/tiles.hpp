@@ -102,17 +102,4 @@ MOXIE_HD constexpr std::uint32_t scale_offset(BlockFormat format, std::uint32_t 
                                                     : (g * 4 + group) * 4 + tile * 2 + half);
 }
 
-// How a scale byte is stored: E8M0 rotated by one bit, so that a factor's two upper bytes come from
-// two masks of the same word.
-MOXIE_HD constexpr std::uint8_t stored_scale(BlockFormat format, std::uint8_t scale) {
-  return format == BlockFormat::mxfp4
-             ? static_cast<std::uint8_t>(scale >> 1 | (scale & 1U) << 7)
-             : scale;
-}
-MOXIE_HD constexpr std::uint8_t read_scale(BlockFormat format, std::uint8_t stored) {
-  return format == BlockFormat::mxfp4
-             ? static_cast<std::uint8_t>((stored & 0x7FU) << 1 | stored >> 7)
-             : stored;
-}
-
 }  // namespace moxie::cuda::sm90

@@ -1,0 +1,305 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what the multiply loops of the sm_90a kernels execute per weight, from their machine code. Needs no GPU.
+
+usage: count_sass.py [--check] [--json FILE] OBJECT-OR-BUILD-FOLDER...
+
+A multiply loop is an innermost loop with HMMAs. Counted is one turn of it (tools/sass.py): the wait for weights once,
+the arrival of one lane, addresses, branches, instructions of the uniform path. 32 lanes execute an instruction, and
+every A operand of an HMMA.16816 is 16 x 16 weights: HMMAs that read the same A multiply the same weights with other
+rows of activations. cuobjdump and nvdisasm are looked for on PATH, beside nvcc, and in build/venv.
+
+--check fails above the limits below, on local memory (spills, stack frames) and on a loop that is expected and not
+found.
+"""
+
+import argparse
+import collections
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import sass  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ARCH = "sm_90a"
+
+# What issues where on compute capability 9.0. Nsight Compute's profiling guide (section Pipelines): ALU executes bit
+# manipulation and logic, integer instructions except IMAD and IMUL, comparisons, and conversions of fp32 to fp16; FMA
+# executes fp32, IMAD in all its forms, and packed fp16 (fmaheavy and fmalite together); XU transcendentals and
+# conversions. The programming guide's throughputs agree: 64 results a clock and multiprocessor for what is in ALU
+# here, conversions from FP8 included, 16 for BREV, POPC and FLO. Measured on an H200: BREV 15.9, LOP3 63.2, and 75.2
+# for four LOP3 with one BREV, so BREV does not take a slot of ALU. MOV, CS2R and the DPX instructions (VIADD, VIMNMX)
+# are taken for ALU, which can only count too many.
+PIPES = {
+    "alu": """BMSK CS2R F2FP FMNMX FSEL FSET FSETP IABS IADD3 ICMP IMNMX ISETP LEA LOP3 MOV P2R PLOP3 PRMT R2P SEL SGXT
+              SHF VABSDIFF VIADD VIADDMNMX VIMNMX VIMNMX3 VOTE""",
+    "fma": "FADD FFMA FMUL HADD2 HFMA2 HMNMX2 HMUL2 HSET2 HSETP2 IDP IMAD",
+    "xu": "BREV F2F F2I FLO FRND I2F MUFU POPC",
+    "tensor": "HMMA",
+    "lsu": "ATOM ATOMG ATOMS LD LDG LDGSTS LDL LDS LDSM RED REDG SHFL ST STG STL STS STSM SYNCS",
+    "uniform": """ELECT R2UR UFLO UIADD3 UIMAD UISETP ULEA ULOP3 UMOV UPLOP3 UPOPC UPRMT USEL USHF UBLKCP VOTEU S2UR
+                  UP2UR UR2UP""",
+    "other": """BAR BRA BREAK BSSY BSYNC CALL DEPBAR ERRBAR EXIT FENCE LDC LEPC MEMBAR NANOSLEEP NOP RET S2R ULDC
+                WARPSYNC YIELD""",
+}
+PIPE_OF = {name: pipe for pipe, names in PIPES.items() for name in names.split()}
+
+# Thread instructions and ALU slots a weight that --check allows: (kernel, format, rows of activations) -> limits.
+# The budget of decode loops is 1.9 and 0.8. Where it is not reached, and in the loops for 16 rows, the limit is what
+# they measure, rounded up: MXFP4 has 80 ALU slots in 128 weights of a lane that are masks, and 27 of shifts, ring and
+# parity; NVFP4 multiplies its weights by their scales; 16 rows take twice the HMMAs.
+LIMITS = {
+    ("experts", "mxfp4", 8): (1.9, 0.86),
+    ("experts", "nvfp4", 8): (2.01, 0.8),
+    ("experts", "mxfp4", 16): (2.33, 0.86),
+    ("experts", "nvfp4", 16): (2.18, 0.82),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopCount:
+    at: int  # bytes from the kernel's start
+    rows: int  # of activations
+    weights: int  # of one turn of a warp
+    instructions: int  # of one turn of a lane
+    pipes: dict
+
+    @property
+    def per_weight(self):
+        return self.instructions * 32 / self.weights
+
+    @property
+    def alu_per_weight(self):
+        return self.pipes["alu"] * 32 / self.weights
+
+
+@dataclasses.dataclass
+class KernelCount:
+    symbol: str
+    name: str  # "experts"
+    formats: tuple  # ("mxfp4",)
+    others: tuple  # ("Direction 1",): its other enumerators
+    paces: tuple  # ("7", "5"): stages in flight for 8 rows, for 16
+    loops: list
+    stray: list  # addresses of HMMAs in no loop
+    local: int  # instructions that load from or store to local memory: spills, arrays not in registers
+    moves: list  # registers a thread has after each setmaxnreg
+    registers: int = 0  # a thread at entry
+    stack_bytes: int = 0
+
+    @property
+    def label(self):
+        arguments = ", ".join(self.formats + self.others + self.paces)
+        return f"{self.name}<{arguments}>" if arguments else self.name
+
+
+def block_formats():
+    """Names of BlockFormat in their order, from the header that defines it."""
+    header = (ROOT / "include/moxie/types.hpp").read_text(encoding="utf-8")
+    body = re.search(r"enum class BlockFormat[^{]*\{(.*?)\}", header, re.S)[1]
+    return re.findall(r"^\s*(\w+),", body, re.M)
+
+
+def name_of(symbol):
+    """('experts', ('mxfp4',), (), ('7', '5')) of a mangled name; a pace of 0 is left out."""
+    name, rest = symbol, symbol.removeprefix("_ZN") if symbol.startswith("_ZN") else ""
+    while match := re.match(r"\d+", rest):
+        end = match.end() + int(match[0])
+        name, rest = rest[match.end() : end], rest[end:]
+    if not rest.startswith("I"):
+        return name, (), (), ()
+    enumerators = re.findall(r"\d([A-Z][A-Za-z]+)E(\d+)E", rest)
+    formats = (block_formats()[int(value)] for kind, value in enumerators if kind == "BlockFormat")
+    others = (f"{kind} {value}" for kind, value in enumerators if kind != "BlockFormat")
+    paces = (places for places in re.findall(r"Li(\d+)E", rest) if places != "0")
+    return name, tuple(formats), tuple(others), tuple(paces)
+
+
+def operands_of(turn):
+    """[how often it is multiplied] of each different A operand of a turn."""
+    writes, used = collections.Counter(), collections.Counter()
+    for instruction in turn:
+        if instruction.name == "HMMA":
+            first = instruction.register(1)
+            if not instruction.suffix.startswith(".16816.") or first is None:
+                raise sass.Unreadable(f"HMMA{instruction.suffix} at {instruction.at:#x}: weights of it are unknown")
+            used[(first, *(writes[r] for r in range(first, first + 4)))] += 1
+        for register in instruction.written:
+            writes[register] += 1
+    return list(used.values())
+
+
+def count_loop(kernel, loop):
+    turn = kernel.turn(loop, lambda i: i.name == "HMMA")
+    at = kernel.blocks[loop.header][0].at
+    uses = operands_of(turn)
+    if len(set(uses)) != 1:
+        raise sass.Unreadable(f"loop at {at:#x}: its weights are multiplied {sorted(set(uses))} times")
+    pipes = dict.fromkeys(PIPES, 0)
+    for instruction in turn:
+        if instruction.name not in PIPE_OF:
+            raise sass.Unreadable(f"{instruction.name} at {instruction.at:#x}: in none of PIPES of count_sass.py")
+        pipes[PIPE_OF[instruction.name]] += 1
+    return LoopCount(at, 8 * uses[0], 256 * len(uses), len(turn), pipes)
+
+
+def count_kernel(symbol, instructions):
+    kernel = sass.Kernel(instructions)
+    multiplies = {n for n, block in enumerate(kernel.blocks) if any(i.name == "HMMA" for i in block)}
+    for instruction in instructions:
+        if re.fullmatch(r"[A-Z]*GMMA|[A-GI-Z]MMA", instruction.name):
+            raise sass.Unreadable(f"{symbol}: weights of {instruction.name} at {instruction.at:#x} are unknown")
+    loops = [
+        loop
+        for loop in kernel.loops()
+        if loop.blocks & multiplies and not any(inner.blocks & multiplies for inner in loop.inner)
+    ]
+    stray = multiplies - frozenset().union(*(loop.blocks for loop in loops))
+    moves = [int(i.operands[-1], 16) for i in instructions if i.name == "USETMAXREG"]
+    return KernelCount(
+        symbol,
+        *name_of(symbol),
+        loops=sorted((count_loop(kernel, loop) for loop in loops), key=lambda loop: loop.at),
+        stray=sorted(kernel.blocks[block][0].at for block in stray),
+        local=sum(i.name in ("LDL", "STL") for i in instructions),
+        moves=sorted(set(moves)),
+    )
+
+
+def count(text, resources):
+    """[KernelCount] of what cuobjdump says under -sass and -res-usage."""
+    kernels = [count_kernel(*item) for item in sass.parse(text).items()]
+    used = dict(re.findall(r"^ Function (\S+):\n\s*(.*)$", resources, re.M))
+    for kernel in kernels:
+        match = re.search(r"REG:(\d+) STACK:(\d+)", used.get(kernel.symbol, ""))
+        if not match:
+            raise sass.Unreadable(f"{kernel.symbol}: cuobjdump -res-usage does not name its registers")
+        kernel.registers, kernel.stack_bytes = int(match[1]), int(match[2])
+    return kernels
+
+
+def problems(kernels):
+    """[text]: what --check fails for."""
+    found = [] if any(kernel.loops for kernel in kernels) else ["no multiply loop was found: nothing was counted"]
+    for kernel in kernels:
+        if kernel.local or kernel.stack_bytes:
+            found.append(f"{kernel.label}: {kernel.local} accesses to local memory, stack frame {kernel.stack_bytes}")
+        for at in kernel.stray:
+            found.append(f"{kernel.label}: HMMAs at {at:#x} lie in no loop that is counted")
+        rows = {loop.rows for loop in kernel.loops}
+        for wanted in (8 * (n + 1) for n in range(len(kernel.paces))):
+            if wanted not in rows:
+                found.append(f"{kernel.label}: no loop for {wanted} rows, though it has a pace for them")
+        for loop in kernel.loops:
+            place = f"{kernel.label}: loop at {loop.at:#x} for {loop.rows} rows"
+            limits = LIMITS.get((kernel.name, *kernel.formats, loop.rows))
+            if limits is None:
+                found.append(f"{place}: no limit in LIMITS of count_sass.py")
+                continue
+            values = ((loop.per_weight, "thread instructions"), (loop.alu_per_weight, "ALU slots"))
+            for (value, what), limit in zip(values, limits):
+                if not value <= limit:
+                    found.append(f"{place}: {value:.3f} {what} a weight, at most {limit}")
+    return found
+
+
+def table(kernels):
+    """Markdown: a line for a kernel's loops of equal counts, and one per kernel that has none."""
+    shown = ("alu", "fma", "xu", "tensor", "lsu", "uniform", "other")
+    head = ("registers", "local", "rows", "loops", "weights", "instr./weight", "ALU/weight", *shown)
+    lines = [f"| kernel | {' | '.join(head)} |", "|---" + "|--:" * len(head) + "|"]
+    for kernel in sorted(kernels, key=lambda k: (not k.loops, k.label)):
+        moves = f" ({', '.join(map(str, kernel.moves))})" if kernel.moves else ""
+        start = f"| `{kernel.label}` | {kernel.registers}{moves} | {kernel.local} |"
+        equal = collections.Counter((loop.rows, loop.weights, *loop.pipes.values()) for loop in kernel.loops)
+        for (rows, weights, *pipes), loops in sorted(equal.items()):
+            pipes = dict(zip(PIPES, pipes))
+            loop = LoopCount(0, rows, weights, sum(pipes.values()), pipes)
+            values = (rows, loops, weights, f"{loop.per_weight:.3f}", f"{loop.alu_per_weight:.3f}")
+            lines.append(f"{start} {' | '.join(map(str, (*values, *(pipes[pipe] for pipe in shown))))} |")
+        if not kernel.loops:
+            lines.append(start + " |" * (len(head) - 2))
+    return "\n".join(lines)
+
+
+def to_json(kernels):
+    return {
+        "arch": ARCH,
+        "kernels": [
+            {
+                "kernel": kernel.label,
+                "symbol": kernel.symbol,
+                "registers": kernel.registers,
+                "registers_moved": kernel.moves,
+                "stack_bytes": kernel.stack_bytes,
+                "local_accesses": kernel.local,
+                "loops": [
+                    {**dataclasses.asdict(loop), "per_weight": loop.per_weight, "alu_per_weight": loop.alu_per_weight}
+                    for loop in kernel.loops
+                ],
+            }
+            for kernel in kernels
+        ],
+    }
+
+
+def find_tool(name):
+    folders = [f"{os.environ[root]}/bin" for root in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(root)]
+    if nvcc := shutil.which("nvcc"):
+        folders.append(str(pathlib.Path(nvcc).resolve().parent))
+    folders += map(str, (ROOT / "build/venv").glob("lib/python*/site-packages/nvidia/cu*/bin"))
+    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
+    if not found:
+        sys.exit(f"{name} is not on PATH, not beside nvcc and not in build/venv: install tools/requirements.txt there")
+    return found
+
+
+def run_cuobjdump(option, path):
+    environment = {**os.environ, "NVDISASM_PATH": str(pathlib.Path(find_tool("nvdisasm")).parent)}
+    command = [find_tool("cuobjdump"), "-arch", ARCH, option, str(path)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode:
+        sys.exit(f"{' '.join(command)}: {result.stderr.strip() or result.returncode}")
+    return result.stdout
+
+
+def objects_of(argument):
+    path = pathlib.Path(argument)
+    if path.is_dir():
+        found = sorted(path.glob("src/kernels/cuda/sm90/**/*.o"))
+        return found or sys.exit(f"{path} holds no object of src/kernels/cuda/sm90: build moxie_kernels_cuda_sm90")
+    return [path] if path.exists() else sys.exit(f"{path} does not exist")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", metavar="OBJECT-OR-BUILD-FOLDER")
+    parser.add_argument("--check", action="store_true", help="fail above the limits")
+    parser.add_argument("--json", metavar="FILE", help="write all counts; - is standard output, in place of the table")
+    arguments = parser.parse_args()
+    kernels = []
+    for path in (path for argument in arguments.paths for path in objects_of(argument)):
+        try:
+            kernels += count(run_cuobjdump("-sass", path), run_cuobjdump("-res-usage", path))
+        except sass.Unreadable as reason:
+            sys.exit(f"{path}: {reason}")
+    if arguments.json != "-":
+        print(table(kernels))
+    if arguments.json:
+        with sys.stdout if arguments.json == "-" else open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(to_json(kernels), file, indent=2)
+            file.write("\n")
+    found = problems(kernels) if arguments.check else []
+    print("\n".join(found), end="\n" if found else "", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
