@@ -111,13 +111,16 @@ void ExpertUpload::start(const StagingRing::Filled& filled) {
   device::start_copy(arranges ? lane.packed.data() : place, blob_of(filled.slot), stream);
   copied_[filled.slot].record(stream);
   if (!arranges) return;
-  const int code = target_.arrangement->arrange(
-      {.shape = target_.shape,
-       .offsets = target_.offsets,
-       .packed = lane.packed.data(),
-       .arranged = place,
-       .problems = reinterpret_cast<std::uint32_t*>(problems_.data()) + filled.item,
-       .stream = stream});
+  int code = device::fill(place, std::byte{0}, target_.stride, stream);  // its padding
+  if (code == 0) {
+    code = target_.arrangement->arrange(
+        {.shape = target_.shape,
+         .offsets = target_.offsets,
+         .packed = lane.packed.data(),
+         .arranged = place,
+         .problems = reinterpret_cast<std::uint32_t*>(problems_.data()) + filled.item,
+         .stream = stream});
+  }
   if (code == 0) return;
   throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
                                        .message = "the device could not arrange an expert",

@@ -170,8 +170,8 @@ void copy_to_device(std::byte* to, std::span<const std::byte> from) {
 void copy_to_host(std::span<std::byte> to, const std::byte* from) {
   if (!to.empty()) std::memcpy(to.data(), from, to.size());
 }
-int fill(void* at, std::byte value, std::uint64_t bytes, void* /*stream*/) noexcept {
-  std::memset(at, std::to_integer<int>(value), bytes);
+int fill(void* at, std::byte value, std::uint64_t bytes, void* stream) noexcept {
+  test::FakeDevice::put(stream, [=] { std::memset(at, std::to_integer<int>(value), bytes); });
   return 0;
 }
 int copy_on_device(std::byte* to, const std::byte* from, std::uint64_t bytes) noexcept {

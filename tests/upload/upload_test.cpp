@@ -86,6 +86,16 @@ TEST_P(Upload, EveryExpertComesToItsPlace) {
   EXPECT_LE(staging_.bytes(), std::max<std::uint64_t>(GetParam().staging_bytes, 4096));
 }
 
+TEST_P(Upload, WhatTheKernelDoesNotWriteIsZero) {
+  experts_.load(pack_bytes, staging_);
+  const std::uint64_t written = kBlobBytes;
+  for (std::uint64_t expert = 0; expert < count(); ++expert) {
+    const std::span all(experts_.blobs() + expert * experts_.stride(), experts_.stride());
+    EXPECT_TRUE(
+        std::ranges::all_of(all.subspan(written), [](std::byte b) { return b == std::byte{0}; }));
+  }
+}
+
 TEST_P(Upload, AnExpertThatTheKernelCanNotHoldIsNamed) {
   if (GetParam().arrangement == nullptr) GTEST_SKIP() << "packed blobs are held as they are";
   const Error error = test::refusal_of([&] {
