@@ -181,6 +181,7 @@ std::vector<std::string> row_of(const ShardPlan& plan, const LoadFigures& load) 
 }  // namespace
 
 void LoadBench::run(std::uint64_t samples) const {
+  for (const ShardPlan& plan : subject_.plans()) require_device(plan.target);
   Table table({"tp", "packed", "load ms", "own staging ms", "GB/s", "copy GB/s", "load / copy",
                "host peak", "page-locked", "device peak / packed"});
   for (const ShardPlan& plan : subject_.plans()) {

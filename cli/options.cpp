@@ -340,7 +340,7 @@ void add_bench_options(CLI::App* verb, BenchArgs& args) {
                            std::uint64_t{1});
   add_choice<BenchWeights>(verb, "--weights", args.weights,
                            {BenchWeights::synth, BenchWeights::random},
-                           "of a named problem (default random on a GPU, else synth)");
+                           "of a named problem (default random for calls on a GPU, else synth)");
   add_choice<BenchWay>(verb, "--mode", args.way, {BenchWay::eager, BenchWay::graph},
                        "cold and warm calls, or replays (default graph on a GPU, else eager)");
   add_count<std::uint64_t>(verb, "--sets", args.sets,

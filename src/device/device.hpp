@@ -22,6 +22,8 @@ class Stream {
   [[nodiscard]] void* handle() const { return handle_; }
   // Until all work is done. Errors: Error(environment) MOXIE-E005 with the device's own text.
   void wait() const;
+  // The same where nothing may be thrown; answers the runtime's code, 0 when all is well.
+  int settle() const noexcept;
 
  private:
   void* handle_ = nullptr;

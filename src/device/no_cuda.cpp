@@ -29,6 +29,7 @@ namespace {
 Stream::Stream() { refuse(); }
 Stream::~Stream() = default;
 void Stream::wait() const { refuse(); }
+int Stream::settle() const noexcept { return 1; }
 
 Event::Event(EventUse /*use*/) { refuse(); }
 Event::~Event() = default;

@@ -50,12 +50,7 @@ ExpertUpload::ExpertUpload(const UploadTarget& target, StagingMemory& staging)
 
 ExpertUpload::~ExpertUpload() {
   // What was begun reads slots and writes experts that others may free next.
-  for (const Lane& lane : lanes_) {
-    try {
-      lane.stream.wait();
-    } catch (const Error&) {  // run() has thrown it
-    }
-  }
+  for (const Lane& lane : lanes_) (void)lane.stream.settle();  // run() has thrown what failed
 }
 
 std::span<std::byte> ExpertUpload::blob_of(std::size_t slot) const {
@@ -82,10 +77,7 @@ std::vector<std::uint32_t> ExpertUpload::run(const PackLocal& pack) {
 }
 
 void ExpertUpload::pack_all(const PackLocal& pack) {
-  struct Closer {
-    StagingRing& ring;
-    ~Closer() { ring.close(); }
-  } const closer{ring_};
+  const RingCloser closer(ring_);
   parallel_for(target_.count, [&](std::uint64_t local) {
     FreeSlot slot(ring_);
     pack(local, blob_of(slot.index()));
@@ -119,13 +111,16 @@ void ExpertUpload::start(const StagingRing::Filled& filled) {
   device::start_copy(arranges ? lane.packed.data() : place, blob_of(filled.slot), stream);
   copied_[filled.slot].record(stream);
   if (!arranges) return;
-  const int code = target_.arrangement->arrange(
-      {.shape = target_.shape,
-       .offsets = target_.offsets,
-       .packed = lane.packed.data(),
-       .arranged = place,
-       .problems = reinterpret_cast<std::uint32_t*>(problems_.data()) + filled.item,
-       .stream = stream});
+  int code = device::fill(place, std::byte{0}, target_.stride, stream);  // its padding
+  if (code == 0) {
+    code = target_.arrangement->arrange(
+        {.shape = target_.shape,
+         .offsets = target_.offsets,
+         .packed = lane.packed.data(),
+         .arranged = place,
+         .problems = reinterpret_cast<std::uint32_t*>(problems_.data()) + filled.item,
+         .stream = stream});
+  }
   if (code == 0) return;
   throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
                                        .message = "the device could not arrange an expert",

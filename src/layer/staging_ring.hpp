@@ -51,6 +51,18 @@ class StagingRing {
   std::exception_ptr problem_;
 };
 
+// Closes a ring when those who fill it are done, in whatever way.
+class RingCloser {
+ public:
+  explicit RingCloser(StagingRing& ring) : ring_(ring) {}
+  ~RingCloser() { ring_.close(); }
+  RingCloser(const RingCloser&) = delete;
+  RingCloser& operator=(const RingCloser&) = delete;
+
+ private:
+  StagingRing& ring_;
+};
+
 // A slot in the hands of one who fills it: given back unless it is handed over.
 class FreeSlot {
  public:

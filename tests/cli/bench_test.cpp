@@ -16,32 +16,15 @@ using test::has;
 using test::keys_of;
 using test::Kind;
 using test::Launch;
+using test::number;
 using test::Outcome;
+using test::parse_records;
+using test::text;
 using test::Words;
 
 using Names = std::vector<std::string>;
 
 constexpr const char* kSmall = R"({"model": "tiny", "hidden": 64, "inter": 96})";
-
-std::uint64_t number(const Json& object, std::string_view key) {
-  const Json* value = object.find(key);
-  return value == nullptr ? ~0ULL : value->as_unsigned(~0ULL);
-}
-
-std::string text(const Json& object, std::string_view key) {
-  const Json* value = object.find(key);
-  return value == nullptr ? "absent" : value->as_string("no text");
-}
-
-// stdout is one record a line and nothing else.
-std::vector<Json> parse_records(const std::string& out) {
-  std::vector<Json> records;
-  for (const std::string& line : test::lines_of(out)) {
-    records.push_back(Json::parse(line, "stdout"));
-    EXPECT_EQ(records.back().dump_compact(), line);
-  }
-  return records;
-}
 
 std::string lines_from(const std::vector<Json>& records) {
   std::string lines;

@@ -83,6 +83,27 @@ inline const Json& only_run(const Json& document) {
   return runs.at(0);
 }
 
+// A member, or a value that no test expects.
+inline std::uint64_t number(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  return value == nullptr ? ~0ULL : value->as_unsigned(~0ULL);
+}
+
+inline std::string text(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  return value == nullptr ? "absent" : value->as_string("no text");
+}
+
+// stdout is one record a line and nothing else.
+inline std::vector<Json> parse_records(const std::string& out) {
+  std::vector<Json> records;
+  for (const std::string& line : lines_of(out)) {
+    records.push_back(Json::parse(line, "stdout"));
+    EXPECT_EQ(records.back().dump_compact(), line);
+  }
+  return records;
+}
+
 inline std::vector<std::uint64_t> numbers(const Json& list) {
   std::vector<std::uint64_t> values;
   for (const Json& element : list.elements()) values.push_back(element.as_unsigned(~0ULL));

@@ -92,6 +92,7 @@ Stream::Stream() {
 }
 Stream::~Stream() { (void)cudaStreamDestroy(stream_of(handle_)); }
 void Stream::wait() const { MOXIE_CUDA(cudaStreamSynchronize(stream_of(handle_))); }
+int Stream::settle() const noexcept { return cudaStreamSynchronize(stream_of(handle_)); }
 
 Event::Event(EventUse use) {
   cudaEvent_t event = nullptr;
