@@ -30,15 +30,10 @@ class Multiplier {
         ring_(base + call.memory[kTiles - 1].ring + warp_ * step_bytes(kFormat)) {}
 
   __device__ void run() {
-    std::uint32_t begun = kNoChunk;
     for (Place<kSegments> at;; at.next()) {
       wait_barrier(sync_.segment_full[at.place], at.parity);
       Segment& segment = shared_.segments[at.place];
-      // The last segment of a chunk and the first of the next may be far apart: this one is begun.
-      if (multiplier_thread() == 0 && segment.chunk != kNoChunk && segment.chunk != begun) {
-        begun = segment.chunk;
-        arrive(sync_.chunk_begun[begun % kChunks]);
-      }
+      if (multiplier_thread() == 0) shared_.queue.begin(segment.chunk);
       if (segment.phase == kNothing) return;
       if (segment.phase == kCombine) {
         combine(call_, segment.unit, segment.end, multiplier_thread());
@@ -143,7 +138,10 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
   using BlockSync = Sync<kPlaces>;
   const Memory& memory = call.memory[kTiles - 1];
   const BlockSync sync(base + kBarriers);
-  if (threadIdx.x == 0) sync.init();
+  if (threadIdx.x == 0) {
+    sync.init();
+    shared.queue.current = 0;
+  }
   __syncthreads();
   const std::uint32_t warp = __shfl_sync(0xFFFFFFFFU, threadIdx.x / 32, 0);
   // 640 threads enter with 96 registers each: 4 * 104 + 64 = 5 * 96.
@@ -156,7 +154,7 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
     if (warp == kFeeder) {
       if (threadIdx.x % 32 == 0) {
         if (kStart == Start::early) wait_for_previous();
-        feed<kFormat, kPlaces>(call, sync, base + memory.ring, shared);
+        feed<kFormat, kPlaces>(call, sync, base + memory.ring, shared.queue);
       }
     } else if (warp == kScout) {
       Scout scout(call, sync, shared);

@@ -28,7 +28,7 @@ __device__ __forceinline__ std::uint32_t multiplier_thread() {
 
 struct Segment {
   std::uint32_t phase;
-  std::uint32_t chunk;  // number; kNoChunk in a rehearsal
+  std::uint32_t chunk;  // number
   std::uint32_t unit;   // of the item; of the phase for kCombine
   std::uint32_t end;
   std::uint32_t item;
@@ -39,7 +39,6 @@ struct Segment {
   std::uint32_t row[2 * kRowsOfTile];   // of x or of the activations
   std::uint32_t amax[2 * kRowsOfTile];  // of the rows, as the bits of an f32
 };
-inline constexpr std::uint32_t kNoChunk = ~0U;
 inline constexpr std::uint32_t kSegments = 4;  // known at once
 
 // A barrier for every place of a ring, and the same ring as its users walk through it.
@@ -69,12 +68,12 @@ inline constexpr std::uint32_t kSumsBytes = kWarps * kWarpSums;
 inline constexpr int kSumsBuffers = 2;
 
 struct Shared {
-  Chunk chunks[kChunks];
+  Queue queue;
   Segment segments[kSegments];
   std::uint32_t amax[2 * kRowsOfTile];  // of the rows that lie in memory
 };
 inline constexpr std::uint32_t kBarriers = 1408;  // where they start
-inline constexpr std::uint32_t kSharedBytes = 1696;
+inline constexpr std::uint32_t kSharedBytes = 1664;
 static_assert(sizeof(Shared) <= kBarriers);
 
 // All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial
@@ -83,8 +82,7 @@ template <int kStages>
 struct Sync {
   Barriers<kStages> weights_full;
   Barriers<kStages> weights_free;
-  Barriers<kChunks> chunk_full;
-  Barriers<kChunks> chunk_begun;
+  Barriers<Queue::kSize> chunk_full;
   Barriers<kSegments> segment_full;
   Barriers<kSegments> segment_free;
   Barriers<kSumsBuffers> sums_full;
@@ -94,19 +92,17 @@ struct Sync {
       : weights_full{base},
         weights_free{weights_full.end()},
         chunk_full{weights_free.end()},
-        chunk_begun{chunk_full.end()},
-        segment_full{chunk_begun.end()},
+        segment_full{chunk_full.end()},
         segment_free{segment_full.end()},
         sums_full{segment_free.end()},
         sums_free{sums_full.end()} {
-    static_assert((2 * kStages + 2 * kChunks + 2 * kSegments + 2 * kSumsBuffers) * 8 <=
+    static_assert((2 * kStages + Queue::kSize + 2 * kSegments + 2 * kSumsBuffers) * 8 <=
                   kSharedBytes - kBarriers);
   }
   __device__ void init() const {
     weights_full.init(1);
     weights_free.init(kWarps);
     chunk_full.init(1);
-    chunk_begun.init(1);
     // Every lane arrives for what it has done itself, but for the weights: there one arrives for
     // its warp, behind a __syncwarp().
     segment_full.init(32);

@@ -18,51 +18,46 @@ __device__ __forceinline__ const Product& product_of(const Call& call, std::uint
   return phase == kGateUp ? call.experts.gate_up : call.experts.down;
 }
 
-// What one chunk of a product reads, into the ring.
-template <BlockFormat kFormat, int kPlaces, class TSync>
-__device__ __forceinline__ void copy_chunk(const Call& call, const TSync& sync, std::uint32_t ring,
-                                           const Chunk& chunk, Place<kPlaces>& at,
-                                           std::uint64_t policy) {
-  const Product& product = product_of(call, chunk.phase);
-  std::uint32_t item = chunk.unit / product.units;
-  std::uint32_t unit = chunk.unit - item * product.units;
-  const std::byte* from = nullptr;
-  for (std::uint32_t left = chunk.end - chunk.unit; left > 0; --left) {
-    if (from == nullptr) {
-      from = call.args.weights.blobs + call.work.items[item].expert * call.args.weights.stride +
-             product.offset + unit * product.unit_bytes;
-    }
-    for (std::uint32_t stage = 0; stage < product.stages; ++stage) {
-      const std::uint32_t bytes = product.warps_in(stage) * step_bytes(kFormat);
-      wait_barrier(sync.weights_free[at.place], at.parity);
-      expect_bytes(sync.weights_full[at.place], bytes);
-      copy_bulk(ring + at.place * (kWarps * step_bytes(kFormat)), from, bytes,
-                sync.weights_full[at.place], policy);
-      from += bytes;
-      at.next();
-    }
-    if (++unit == product.units) unit = 0, ++item, from = nullptr;
-  }
-}
-
 // By one thread: takes the block's chunks, and copies what they read.
 template <BlockFormat kFormat, int kPlaces, class TSync>
-__device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Shared& shared) {
+__device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue) {
   const std::uint64_t policy = evict_first();
   // The first chunk's number and the count of items are on their way together.
   std::uint32_t ticket = atomicAdd(&call.work.progress->ticket, 1U);
   const Schedule schedule(call, call.work.progress->items);
+  constexpr std::uint32_t kPlaceBytes = kWarps * step_bytes(kFormat);
   Place<kPlaces> at{.parity = 1};  // the ring is empty
-  Place<kChunks> turn;
-  for (;; ticket = atomicAdd(&call.work.progress->ticket, 1U)) {
+  Place<Queue::kSize> turn;
+  for (std::uint32_t number = 0;; ++number) {
+    if (number > 0) {
+      queue.wait_for_turn(number);
+      ticket = atomicAdd(&call.work.progress->ticket, 1U);
+    }
     const Chunk chunk = schedule.chunk(ticket);
-    shared.chunks[turn.place] = chunk;
+    queue.chunks[turn.place] = chunk;
     arrive(sync.chunk_full[turn.place]);
-    if (chunk.phase == kNothing) return;
-    if (chunk.phase < kCombine) copy_chunk<kFormat>(call, sync, ring, chunk, at, policy);
-    // No block holds more chunks than it must: the next one only when this one has been begun.
-    wait_barrier(sync.chunk_begun[turn.place], turn.parity);
     turn.next();
+    if (chunk.phase == kNothing) return;
+    if (chunk.phase == kCombine) continue;
+    const Product& product = product_of(call, chunk.phase);
+    std::uint32_t item = chunk.unit / product.units;
+    std::uint32_t unit = chunk.unit - item * product.units;
+    const std::byte* from = nullptr;
+    for (std::uint32_t left = chunk.end - chunk.unit; left > 0; --left) {
+      if (from == nullptr) {
+        from = call.args.weights.blobs + call.work.items[item].expert * call.args.weights.stride +
+               product.offset + unit * product.unit_bytes;
+      }
+      for (std::uint32_t stage = 0; stage < product.stages; ++stage) {
+        const std::uint32_t bytes = product.warps_in(stage) * step_bytes(kFormat);
+        wait_barrier(sync.weights_free[at.place], at.parity);
+        expect_bytes(sync.weights_full[at.place], bytes);
+        copy_bulk(ring + at.place * kPlaceBytes, from, bytes, sync.weights_full[at.place], policy);
+        from += bytes;
+        at.next();
+      }
+      if (++unit == product.units) unit = 0, ++item, from = nullptr;
+    }
   }
 }
 
@@ -75,13 +70,13 @@ class Scout {
 
   // A segment of no units on any row of x, while what comes before this kernel still runs: who puts
   // rows into memory has its instructions at hand when the first one counts.
-  __device__ void rehearse() { publish({.phase = kGateUp, .chunk = kNoChunk, .rows = 1}); }
+  __device__ void rehearse() { publish({.phase = kGateUp, .rows = 1}); }
 
   __device__ void run() {
-    Place<kChunks> turn;
+    Place<Queue::kSize> turn;
     for (std::uint32_t number = 0;; ++number) {
       wait_barrier(sync_.chunk_full[turn.place], turn.parity);
-      const Chunk chunk = shared_.chunks[turn.place];
+      const Chunk chunk = shared_.queue.chunks[turn.place];
       turn.next();
       if (chunk.phase == kNothing) {
         publish({.phase = kNothing, .chunk = number});
