@@ -53,12 +53,12 @@ PIPE_OF = {name: pipe for pipe, names in PIPES.items() for name in names.split()
 
 # Thread instructions and ALU slots a weight that --check allows: (kernel, format, rows of activations) -> limits.
 # The budget of decode loops is 1.9 and 0.8. Where it is not reached, and in the loops for 16 rows, the limit is what
-# they measure, rounded up: MXFP4 has 80 ALU slots in 128 weights of a lane that are masks, and 27 of shifts, ring and
-# parity; NVFP4 multiplies its weights by their scales; 16 rows take twice the HMMAs.
+# they measure, rounded up: MXFP4 has 80 ALU slots in 128 weights of a lane that are masks, and up to 31 of shifts,
+# ring and parity; NVFP4 multiplies its weights by their scales; 16 rows take twice the HMMAs.
 LIMITS = {
-    ("experts", "mxfp4", 8): (1.9, 0.86),
+    ("experts", "mxfp4", 8): (1.9, 0.87),
     ("experts", "nvfp4", 8): (2.01, 0.8),
-    ("experts", "mxfp4", 16): (2.33, 0.86),
+    ("experts", "mxfp4", 16): (2.33, 0.87),
     ("experts", "nvfp4", 16): (2.18, 0.82),
 }
 
@@ -88,7 +88,7 @@ class KernelCount:
     others: tuple  # ("Direction 1",): its other enumerators
     paces: tuple  # ("7", "5"): stages in flight for 8 rows, for 16
     loops: list
-    stray: list  # addresses of HMMAs in no loop
+    stray: list  # (address, HMMAs) of blocks with HMMAs in no loop
     local: int  # instructions that load from or store to local memory: spills, arrays not in registers
     moves: list  # registers a thread has after each setmaxnreg
     registers: int = 0  # a thread at entry
@@ -167,7 +167,7 @@ def count_kernel(symbol, instructions):
         symbol,
         *name_of(symbol),
         loops=sorted((count_loop(kernel, loop) for loop in loops), key=lambda loop: loop.at),
-        stray=sorted(kernel.blocks[block][0].at for block in stray),
+        stray=sorted((kernel.blocks[block][0].at, sum(i.name == "HMMA" for i in kernel.blocks[block])) for block in stray),
         local=sum(i.name in ("LDL", "STL") for i in instructions),
         moves=sorted(set(moves)),
     )
@@ -191,8 +191,13 @@ def problems(kernels):
     for kernel in kernels:
         if kernel.local or kernel.stack_bytes:
             found.append(f"{kernel.label}: {kernel.local} accesses to local memory, stack frame {kernel.stack_bytes}")
-        for at in kernel.stray:
-            found.append(f"{kernel.label}: HMMAs at {at:#x} lie in no loop that is counted")
+        # A loop of two steps a turn leaves an odd one behind it: half as many HMMAs, once.
+        halves = [loop.pipes["tensor"] // 2 for loop in kernel.loops]
+        for at, multiplies in kernel.stray:
+            if multiplies in halves:
+                halves.remove(multiplies)
+            else:
+                found.append(f"{kernel.label}: HMMAs at {at:#x} lie in no loop that is counted")
         rows = {loop.rows for loop in kernel.loops}
         for wanted in (8 * (n + 1) for n in range(len(kernel.paces))):
             if wanted not in rows:

@@ -92,9 +92,19 @@ class CountSass(unittest.TestCase):
         self.assertEqual((loop.at, loop.instructions), (0x20, 12))
 
     def test_hmmas_in_no_loop_are_a_problem(self):
-        kernel = count(LOOP.replace("EXIT", "HMMA.16816.F32 R28, R16, R6, R28\n EXIT"))
-        self.assertEqual(kernel.stray, [0xD0])
+        more = "HMMA.16816.F32 R28, R16, R6, R28\n"
+        kernel = count(LOOP.replace("EXIT", more * 2 + "EXIT"))
+        self.assertEqual(kernel.stray, [(0xD0, 2)])
         self.assertIn("HMMAs at 0xd0 lie in no loop", "\n".join(count_sass.problems([kernel])))
+
+    def test_the_odd_step_behind_a_loop_of_two_is_no_problem_and_a_second_one_is(self):
+        more = "HMMA.16816.F32 R28, R16, R6, R28\n"
+        kernel = count(LOOP.replace("EXIT", more + "EXIT"))
+        self.assertEqual(kernel.stray, [(0xD0, 1)])
+        self.assertEqual(count_sass.problems([kernel]), [])
+        kernel = count(LOOP.replace("EXIT", more + "@P1 BRA {end}\n" + more + "end:\n EXIT"))
+        self.assertEqual(len(kernel.stray), 2)
+        self.assertIn("lie in no loop", "\n".join(count_sass.problems([kernel])))
 
     def test_a_wait_that_succeeds_at_once_costs_its_own_instructions_only(self):
         aside = LOOP.replace("LDS.128", "SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [R5], R6\n @!P1 BRA {cold}\n go:\n LDS.128")
@@ -166,7 +176,7 @@ class CountSass(unittest.TestCase):
         long = count(LOOP.replace("BREV", "FMUL R9, R9, R9\n" * 20 + "BREV"))
         self.assertEqual(count_sass.problems([long]), [f"{place}: 2.000 thread instructions a weight, at most 1.9"])
         alu = count(LOOP.replace("BREV", "SHF.L.U32 R9, R9, 0x1, RZ\n" * 10 + "BREV"))
-        self.assertEqual(count_sass.problems([alu]), [f"{place}: 0.938 ALU slots a weight, at most 0.86"])
+        self.assertEqual(count_sass.problems([alu]), [f"{place}: 0.938 ALU slots a weight, at most 0.87"])
 
     def test_a_kernel_for_two_widths_must_have_loops_of_both(self):
         found = count_sass.problems([count(LOOP, BOTH)])
