@@ -50,6 +50,7 @@ struct KernelEntry {
   std::span<const ActFormat> act_formats;
   SumOrder sum_order{};
   std::string_view route{};                // the routing kernel that goes with it
+  bool fallback = false;                   // correct, and slow: a plan that takes it says so
   bool built = false;                      // this binary holds its code
   std::span<const Target> more_targets{};  // that it runs on beside `target`
 

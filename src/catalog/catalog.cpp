@@ -52,6 +52,7 @@ constexpr KernelEntry kKernels[] = {
      .act_formats = kPortableActFormats,
      .sum_order = {.lanes = 8, .block = 256},
      .route = "cuda.portable.route",
+     .fallback = true,
      .built = MOXIE_CUDA_BUILT != 0,
      .more_targets = kOtherGpus},
 };

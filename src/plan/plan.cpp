@@ -129,6 +129,25 @@ const KernelEntry& choose_kernel(const KernelProblem& problem,
   throw Error::of(ErrorCode::unsupported, std::move(findings));
 }
 
+// A plan that lands on a slow kernel says so, and why no other took it.
+void note_fallback(const KernelEntry& kernel, ShardPlan& plan) {
+  if (!kernel.fallback) return;
+  std::string why;
+  for (const KernelAnswer& answer : plan.considered) {
+    const bool here = std::ranges::any_of(kernel_catalog(), [&](const KernelEntry& entry) {
+      return entry.name == answer.kernel && entry.runs_on(plan.target);
+    });
+    if (here && !answer.refusal.empty())
+      why += (why.empty() ? "" : "; ") + answer.kernel + " " + answer.refusal;
+  }
+  plan.findings.push_back(
+      {.code = "MOXIE-P015",
+       .severity = Severity::warning,
+       .message = std::string(kernel.name) + " is correct and slow: it is no kernel to serve with",
+       .expected = "a kernel made for " + std::string(name_of(plan.target)),
+       .got = why.empty() ? "none is in the catalog" : why});
+}
+
 }  // namespace
 
 ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
@@ -172,6 +191,7 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   plan.axes.push_back(
       plan_axis(Elems{config.inter}, plan.tp, Elems{scale_group(plan.format)}, Elems{align}));
   derive_ranks(plan);
+  note_fallback(kernel, plan);
   for (const RankPlan& rank : plan.ranks) {
     if (rank.ep_rank == 0 && rank.slice.rows.count == Elems{0}) {
       plan.findings.push_back(

@@ -34,6 +34,24 @@ TEST(KernelCatalog, HoldsThePortableKernelOfTheGpus) {
   }
 }
 
+TEST(KernelCatalog, PrefersTheKernelOfHopperToThePortableOne) {
+  const KernelEntry& kernel = kernel_catalog()[1];
+  EXPECT_EQ(kernel.name, "cuda.sm90.experts.fp16");
+  EXPECT_EQ(targets_of(kernel), std::vector{Target::sm90});
+  EXPECT_FALSE(kernel.fallback);
+  EXPECT_TRUE(kernel_catalog().back().fallback);
+  // Its columns are bounded, those of hidden and of inter alike.
+  KernelProblem problem = problem_of(kernel);
+  problem.hidden = kernel.columns_most;
+  problem.inter = kernel.columns_most;
+  EXPECT_EQ(refusal(kernel, problem), "");
+  problem.inter += 1;
+  EXPECT_EQ(refusal(kernel, problem), "takes products of up to 7680 columns, not 7681");
+  problem.inter = 64;
+  problem.hidden = kernel.columns_most + kernel.hidden_multiple;
+  EXPECT_EQ(refusal(kernel, problem), "takes products of up to 7680 columns, not 7744");
+}
+
 TEST(KernelCatalog, HoldsThePortableKernelOfTheCpu) {
   const KernelEntry& kernel = kernel_catalog()[0];
   EXPECT_EQ(kernel.name, "cpu.portable.experts");
