@@ -82,6 +82,7 @@ class Bench {
                 .model = problem_.name,
                 .seed = seed(),
                 .kernel_align = args_.plan.kernel_align,
+                .batch_invariant = args_.plan.batch_invariant,
                 .threads = args_.threads,
                 .threads_used = threads,
                 .way = way_,

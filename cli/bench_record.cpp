@@ -116,6 +116,7 @@ std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
   if (has_act_scales(plan) && plan.act_scale == ActScale::warmup)
     line += fmt::format(" --act-margin {}", plan.act_margin);
   if (setting.kernel_align) line += fmt::format(" --kernel-align {}", *setting.kernel_align);
+  if (setting.batch_invariant) line += " --batch-invariant";
   if (setting.threads > 0) line += fmt::format(" --threads {}", setting.threads);
   if (setting.experts) line += fmt::format(" --experts {}", *setting.experts);
   if (setting.hidden) line += fmt::format(" --hidden {}", *setting.hidden);

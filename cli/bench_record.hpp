@@ -27,7 +27,8 @@ struct BenchSetting {
   std::string model;    // the problem's name
   std::uint64_t seed = 0;
   std::optional<std::uint64_t> kernel_align;  // as given
-  unsigned threads = 0;                       // as given; 0: all
+  bool batch_invariant = false;
+  unsigned threads = 0;  // as given; 0: all
   unsigned threads_used = 1;
   BenchWay way = BenchWay::eager;
   BenchWeights weights = BenchWeights::synth;

@@ -109,6 +109,8 @@ void add_shared_plan_options(CLI::App* verb, Options& options) {
   add_count<std::uint64_t>(verb, "--kernel-align", options.kernel_align,
                            "pad the local intermediate width to a common multiple of this and the "
                            "kernel's own alignment");
+  verb->add_flag("--batch-invariant", options.batch_invariant,
+                 "refuse a plan in which a token's result depends on what else is in the batch");
   verb->add_option_function<std::string>(
           "--placement",
           [](const std::string& word) {

@@ -120,6 +120,7 @@ void RunSubject::open_folder(const RunArgs& args) {
   require_same("--format", args.plan.format, plan.format);
   require_same_scales(args.plan, plan);
   require_same_width(*folder_, args.plan.kernel_align);
+  if (args.plan.batch_invariant) require_batch_invariant(plan);
   plans_.push_back(plan);
   findings_ = folder_->findings;
 }
@@ -139,7 +140,8 @@ void RunSubject::open_checkpoint_folder(const RunArgs& args) {
                                    .format = given.format,
                                    .kernel_align = given.kernel_align,
                                    .act_scale = given.act_scale,
-                                   .act_margin = given.act_margin}));
+                                   .act_margin = given.act_margin,
+                                   .batch_invariant = given.batch_invariant}));
     findings_.insert(findings_.end(), plans_.back().findings.begin(), plans_.back().findings.end());
   }
 }

@@ -69,6 +69,7 @@ struct GivenPlan {
   std::optional<std::uint64_t> kernel_align;
   std::optional<ActScale> act_scale;
   std::optional<double> act_margin;
+  bool batch_invariant = false;
   std::optional<std::filesystem::path> certificate;
 };
 

@@ -30,6 +30,7 @@ struct PlanOptions {
   // For act_format nvfp4 alone; by default `checkpoint` where the config declares input scales.
   std::optional<ActScale> act_scale{};
   std::optional<double> act_margin{};  // for warmup alone, from 1 up; by default kDefaultActMargin
+  bool batch_invariant = false;        // refuse what require_batch_invariant() does
 };
 
 // A rank's part of one axis in one unit: `count` units from `src` of the source, then zeros up to
@@ -184,6 +185,10 @@ MOXIE_API ShardPlan make_plan(const MoeModel& model, const PlanOptions& options)
 // have none. Holds for weights that are drawn, not for a checkpoint's. Errors: Error(usage)
 // MOXIE-P001 for a rank outside the plan or without a real part.
 MOXIE_API ShardPlan plan_of_rank(const ShardPlan& plan, unsigned rank);
+
+// That a token's result does not depend on what else is in the batch. It holds for every kernel;
+// nvfp4 activations with dynamic scales give it up. Errors: Error(unsupported) MOXIE-P016.
+MOXIE_API void require_batch_invariant(const ShardPlan& plan);
 
 // {"kind", "expert_bytes", "stride", "segments"}.
 MOXIE_API Json to_json(const PackedLayout& layout);

@@ -150,6 +150,16 @@ void note_fallback(const KernelEntry& kernel, ShardPlan& plan) {
 
 }  // namespace
 
+void require_batch_invariant(const ShardPlan& plan) {
+  if (plan.act_format != ActFormat::nvfp4 || plan.act_scale != ActScale::dynamic) return;
+  refuse(ErrorCode::unsupported,
+         {.code = "MOXIE-P016",
+          .message = "dynamic activation scales follow the whole batch",
+          .expected = "a plan in which a token's result does not depend on its batch",
+          .got = "act_scale dynamic",
+          .hint = "say --act-scale row, warmup or checkpoint"});
+}
+
 ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   check_options(options);
   check_act_options(options);
@@ -184,6 +194,7 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
     plan.act_scale = act_scale_of(options, model, plan.format);
     plan.act_margin = options.act_margin.value_or(kDefaultActMargin);
   }
+  if (options.batch_invariant) require_batch_invariant(plan);
   plan.kernel = kernel.name;
   plan.route_kernel = kernel.route;
   // A common multiple serves the kernel and whoever asked for more.

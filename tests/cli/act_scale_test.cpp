@@ -105,6 +105,8 @@ TEST_F(ActScales, OptionsThatMeanNothingAreExit2AndPoliciesWithoutASourceExit4) 
     refused(2, "MOXIE-U001", {"--act-format", "nvfp4", "--act-scale", "best"});
     refused(4, "MOXIE-P012", {"--act-format", "nvfp4"});
     refused(4, "MOXIE-P012", {"--act-format", "nvfp4", "--act-scale", "checkpoint"});
+    refused(4, "MOXIE-P016",
+            {"--act-format", "nvfp4", "--act-scale", "dynamic", "--batch-invariant"});
   }
 }
 

@@ -224,6 +224,25 @@ TEST(MakePlan, AProblemWithoutAKernelIsRefusedWithEveryReason) {
   }
 }
 
+TEST(MakePlan, BatchInvarianceIsRefusedWhereScalesFollowTheBatchAndNowhereElse) {
+  for (const Target target : {Target::cpu, Target::sm90, Target::sm100}) {
+    for (const KernelEntry& kernel : kernel_catalog()) {
+      if (!kernel.runs_on(target)) continue;
+      for (const ActFormat act_format : kernel.act_formats) {
+        PlanOptions options{.target = target, .act_format = act_format, .batch_invariant = true};
+        if (act_format == ActFormat::nvfp4) options.act_scale = ActScale::row;
+        EXPECT_EQ(make_plan(plan_model({}, kNvfp4), options).act_format, act_format);
+      }
+    }
+    const Error error = refused(plan_model({}, kNvfp4), {.target = target,
+                                                         .act_format = ActFormat::nvfp4,
+                                                         .act_scale = ActScale::dynamic,
+                                                         .batch_invariant = true});
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_EQ(error.findings().front().code, "MOXIE-P016");
+  }
+}
+
 TEST(MakePlan, ActivationFormatsAreThoseOfTheCatalog) {
   for (unsigned i = 0; i < 7; ++i) {
     const auto act_format = static_cast<ActFormat>(i);
