@@ -25,7 +25,9 @@ struct KernelProblem {
   BlockFormat format = BlockFormat::mxfp4;
   ActFormat act_format = ActFormat::bf16;
   std::uint64_t hidden = 0;
-  std::uint64_t inter = 0;  // of a rank, before the kernel's own padding
+  std::uint64_t inter = 0;         // of a rank, before the kernel's own padding
+  std::uint64_t kernel_align = 1;  // that the caller asks for on top of it
+  std::uint64_t local_experts = 0;
 };
 
 // How a kernel adds up the products of a row: products are exact, `lanes` partial sums run side by
@@ -44,8 +46,9 @@ struct KernelEntry {
   std::string_view name;  // its address everywhere: "cpu.portable.experts"
   Target target = Target::cpu;
   LayoutKind layout = LayoutKind::linear;
-  std::uint64_t inter_multiple = 1;                // local intermediate width is padded to this
-  std::uint64_t hidden_multiple = 1;               // hidden must be a multiple of this
+  std::uint64_t inter_multiple = 1;   // local intermediate width is padded to this
+  std::uint64_t hidden_multiple = 1;  // hidden must be a multiple of this
+  std::uint64_t local_experts_most = ~std::uint64_t{0};
   std::uint64_t columns_most = ~std::uint64_t{0};  // of the larger of hidden and inter
   std::span<const ActFormat> act_formats;
   SumOrder sum_order{};

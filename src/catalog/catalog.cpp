@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 
 #include "base/checked.hpp"
 #include "base/cpu_features.hpp"
@@ -32,12 +33,14 @@ constexpr KernelEntry kKernels[] = {
      .sum_order = {.lanes = 8, .block = 256},
      .route = "cpu.portable.route",
      .built = true},
-    // Rows of activations stay in a block's shared memory: that bounds the columns.
+    // Rows of activations stay in a block's shared memory, and counts of experts in another's: that
+    // bounds both.
     {.name = "cuda.sm90.experts.fp16",
      .target = Target::sm90,
      .layout = LayoutKind::linear,
      .inter_multiple = 64,
      .hidden_multiple = 64,
+     .local_experts_most = 12'000,
      .columns_most = 7680,
      .act_formats = kFp16ActFormats,
      // An MMA cuts every product off at the last place of its largest.
@@ -96,10 +99,16 @@ std::string refusal(const KernelEntry& kernel, const KernelProblem& problem) {
     return "needs hidden to be a multiple of " + std::to_string(kernel.hidden_multiple) + ", got " +
            std::to_string(problem.hidden);
   }
-  const std::uint64_t columns = std::max(problem.hidden, problem.inter);
+  const std::uint64_t columns =
+      std::max(problem.hidden,
+               round_up(problem.inter, std::lcm(kernel.inter_multiple, problem.kernel_align)));
   if (columns > kernel.columns_most) {
     return "takes products of up to " + std::to_string(kernel.columns_most) + " columns, not " +
            std::to_string(columns);
+  }
+  if (problem.local_experts > kernel.local_experts_most) {
+    return "takes up to " + std::to_string(kernel.local_experts_most) + " experts of a rank, not " +
+           std::to_string(problem.local_experts);
   }
   return {};
 }

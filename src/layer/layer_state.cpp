@@ -202,7 +202,7 @@ CallStatus MoeLayer::State::run_on_device(const LayerIo& io, std::byte* workspac
                     .launch_error = &error};
   if (io.act_stats != nullptr)
     note(device::fill(io.act_stats, std::byte{0}, sizeof *io.act_stats, stream));
-  for (std::size_t i = 0; i < held.size() && tokens > 0; ++i) {
+  for (std::size_t i = 0; i < held.size() && tokens > 0 && error == 0; ++i) {
     float* y = i == 0 ? sums.sum : const_cast<float*>(sums.partial);
     if (held[i].empty) {
       note(device::fill(y, std::byte{0}, tokens * plan.hidden * sizeof(float), stream));

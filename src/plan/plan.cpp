@@ -188,7 +188,9 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
                                              .format = plan.format,
                                              .act_format = plan.act_format,
                                              .hidden = plan.hidden,
-                                             .inter = divide_up(config.inter, plan.tp)},
+                                             .inter = divide_up(config.inter, plan.tp),
+                                             .kernel_align = options.kernel_align.value_or(1),
+                                             .local_experts = divide_up(config.experts, plan.ep)},
                                             plan.considered);
   if (plan.act_format == ActFormat::nvfp4) {
     plan.act_scale = act_scale_of(options, model, plan.format);

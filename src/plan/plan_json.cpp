@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/checked.hpp"
 #include "formats/block_format.hpp"
 #include "plan/ranks.hpp"
 
@@ -135,7 +136,9 @@ const KernelEntry& read_kernel(const Reader& read, const Json& document, const S
     const std::string reason = refusal(kernel, {.target = plan.target,
                                                 .format = plan.format,
                                                 .act_format = plan.act_format,
-                                                .hidden = plan.hidden});
+                                                .hidden = plan.hidden,
+                                                .inter = plan.inter().kernel.value,
+                                                .local_experts = divide_up(plan.experts, plan.ep)});
     if (!reason.empty() || plan.inter().kernel.value % kernel.inter_multiple != 0)
       read.refuse("kernels: " + name, reason);
     return kernel;

@@ -46,8 +46,14 @@ TEST(KernelCatalog, PrefersTheKernelOfHopperToThePortableOne) {
   problem.inter = kernel.columns_most;
   EXPECT_EQ(refusal(kernel, problem), "");
   problem.inter += 1;
-  EXPECT_EQ(refusal(kernel, problem), "takes products of up to 7680 columns, not 7681");
+  EXPECT_EQ(refusal(kernel, problem), "takes products of up to 7680 columns, not 7744");
   problem.inter = 64;
+  problem.kernel_align = 8192;  // what it gets is a multiple of both
+  EXPECT_EQ(refusal(kernel, problem), "takes products of up to 7680 columns, not 8192");
+  problem.kernel_align = 1;
+  problem.local_experts = kernel.local_experts_most + 1;
+  EXPECT_EQ(refusal(kernel, problem), "takes up to 12000 experts of a rank, not 12001");
+  problem.local_experts = kernel.local_experts_most;
   problem.hidden = kernel.columns_most + kernel.hidden_multiple;
   EXPECT_EQ(refusal(kernel, problem), "takes products of up to 7680 columns, not 7744");
 }

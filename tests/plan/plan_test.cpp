@@ -193,13 +193,19 @@ TEST(MakePlan, HopperHasAKernelOfItsOwnWhereItTakesTheProblem) {
   // which.
   const auto reason = [](const PlanSizes& sizes, const PlanOptions& options) {
     const ShardPlan other = make_plan(plan_model(sizes, kNvfp4), options);
-    EXPECT_EQ(other.kernel, "cuda.portable.experts");
+    EXPECT_EQ(other.kernel,
+              other.findings.empty() ? "cuda.sm90.experts.fp16" : "cuda.portable.experts");
     return other.findings.empty() ? std::string() : other.findings[0].got;
   };
   EXPECT_EQ(reason({.hidden = 96}, {.target = Target::sm90}),
             "cuda.sm90.experts.fp16 needs hidden to be a multiple of 64, got 96");
   EXPECT_EQ(reason({.hidden = 8192}, {.target = Target::sm90}),
             "cuda.sm90.experts.fp16 takes products of up to 7680 columns, not 8192");
+  EXPECT_EQ(reason({.inter = 7168}, {.target = Target::sm90, .kernel_align = 4096}),
+            "cuda.sm90.experts.fp16 takes products of up to 7680 columns, not 8192");
+  EXPECT_EQ(reason({.inter = 7168}, {.target = Target::sm90}), "");
+  EXPECT_EQ(reason({.experts = 24'002}, {.ep = 2, .target = Target::sm90}),
+            "cuda.sm90.experts.fp16 takes up to 12000 experts of a rank, not 12001");
   EXPECT_EQ(
       reason({},
              {.target = Target::sm90, .act_format = ActFormat::nvfp4, .act_scale = ActScale::row}),

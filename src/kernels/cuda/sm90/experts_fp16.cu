@@ -74,9 +74,10 @@ std::uint64_t piece_of(const ExpertsShape& shape, std::uint64_t tokens) {
                                    std::max<std::uint64_t>(tokens, 1));
 }
 
+// Returns the runtime's code.
 template <class... Args>
-void launch(void (*kernel)(Args...), unsigned blocks, unsigned threads, std::uint64_t shared,
-            cudaStream_t stream, const Call& call) {
+int launch(void (*kernel)(Args...), unsigned blocks, unsigned threads, std::uint64_t shared,
+           cudaStream_t stream, const Call& call) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -87,8 +88,9 @@ void launch(void (*kernel)(Args...), unsigned blocks, unsigned threads, std::uin
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = 1;
-  // Its code stays for cudaGetLastError().
-  (void)cudaLaunchKernelEx(&config, kernel, call);
+  const cudaError_t code = cudaLaunchKernelEx(&config, kernel, call);
+  if (code != cudaSuccess) (void)cudaGetLastError();  // it is known: nobody is to find it again
+  return code;
 }
 
 unsigned blocks_of(const ExpertsArgs& args) {
@@ -149,14 +151,16 @@ void run(const ExpertsArgs& args) {
     carve(args.shape, tokens, align_up(args.workspace, kAlign), call.work);
     call.tokens = static_cast<std::uint32_t>(tokens);
     call.slots = static_cast<std::uint32_t>(tokens * args.shape.top_k);
-    launch(prepare_slots, 1, kSlotThreads, args.shape.local_experts * sizeof(std::uint32_t), stream,
-           call);
-    launch(kernel, blocks, kBlockThreads, bytes, stream, call);
-    if (args.act_tap != nullptr) launch(tap_acts, blocks, kThreads, 0, stream, call);
+    // What a launch that failed would have made, the next one must not read.
+    int code = launch(prepare_slots, 1, kSlotThreads,
+                      args.shape.local_experts * sizeof(std::uint32_t), stream, call);
+    if (code == cudaSuccess) code = launch(kernel, blocks, kBlockThreads, bytes, stream, call);
+    if (code == cudaSuccess && args.act_tap != nullptr)
+      code = launch(tap_acts, blocks, kThreads, 0, stream, call);
+    if (code == cudaSuccess) continue;
+    if (args.launch_error != nullptr && *args.launch_error == 0) *args.launch_error = code;
+    return;
   }
-  const cudaError_t code = cudaGetLastError();
-  if (code != cudaSuccess && args.launch_error != nullptr && *args.launch_error == 0)
-    *args.launch_error = code;
 }
 
 std::uint64_t workspace_bytes(const ExpertsShape& shape, std::uint64_t tokens) {
@@ -178,6 +182,7 @@ int prepare() {
   }
   note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots)));
   note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(tap_acts)));
+  if (first != cudaSuccess) (void)cudaGetLastError();
   return first;
 }
 

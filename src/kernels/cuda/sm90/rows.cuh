@@ -107,7 +107,8 @@ __device__ __forceinline__ void quantise_chunk(ActFormat format, float (&values)
   }
   // Inf saturates to the largest finite power, 2^127, as E8M0 does.
   const float scale = fminf(power_of_two_above(__fdiv_rn(fmaxf(amax, 1e-4F), kE4m3Max)), 0x1p127F);
-  const float inverse = __uint_as_float(0x7F000000U - __float_as_uint(scale));
+  // 2^-127, the inverse of the largest, is no normal number.
+  const float inverse = __uint_as_float(max(0x7F000000U - __float_as_uint(scale), 0x00400000U));
 #pragma unroll
   for (unsigned i = 0; i < kChunk; i += 2) {
     std::uint16_t codes;
