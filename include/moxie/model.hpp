@@ -15,6 +15,7 @@
 #include "moxie/checkpoint.hpp"
 #include "moxie/json.hpp"
 #include "moxie/status.hpp"
+#include "moxie/tensors.hpp"
 #include "moxie/types.hpp"
 
 namespace moxie {
@@ -58,6 +59,8 @@ struct ModelConfig {
                               // "modelopt NVFP4", …
   bool input_scales = false;  // the declared method stores an activation scale per projection
   bool biases = false;        // experts have a bias per projection
+  // The rest of the model; of DeepSeek-V4 alone, when the config gives all its sizes.
+  std::optional<V4Config> v4{};
 };
 
 // How the bytes of a stored row become canonical ones: packed pairs with the even element in the

@@ -19,5 +19,6 @@
 #include "moxie/report.hpp"
 #include "moxie/status.hpp"
 #include "moxie/synth.hpp"
+#include "moxie/tensors.hpp"
 #include "moxie/types.hpp"
 #include "moxie/verify.hpp"

@@ -7,6 +7,7 @@
 #include "model/declared_format.hpp"
 #include "model/gguf_config.hpp"
 #include "model/limits.hpp"
+#include "model/v4_config.hpp"
 #include "moxie/model.hpp"
 
 namespace moxie {
@@ -229,6 +230,7 @@ ModelConfig read_config(const Json& json, const Json& quant_config) {
   model.format = declared.format;
   model.quantization = declared.quantization;
   model.input_scales = declared.input_scales;
+  model.v4 = read_v4_config(json, model);
   return model;
 }
 

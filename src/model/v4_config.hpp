@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a config says of a DeepSeek-V4 model beside its routed experts.
+#pragma once
+
+#include <optional>
+
+#include "moxie/json.hpp"
+#include "moxie/model.hpp"
+
+namespace moxie {
+
+// nullopt for other families, and for a config that lacks a size: such a model's routed experts can
+// be planned, the rest of it can not.
+std::optional<V4Config> read_v4_config(const Json& config, const ModelConfig& routed);
+
+}  // namespace moxie
