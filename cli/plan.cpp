@@ -25,7 +25,7 @@ std::string text_of(const ShardPlan& plan) {
                   plan.tp, plan.ep, name_of(plan.target), plan.kernel);
   Table axes({"axis", "original", "virtual", "logical", "kernel", "unit", "virtual %", "kernel %"});
   for (const AxisPlan& axis : plan.axes) {
-    axes.add_row({axis.axis, fmt::to_string(axis.original.value),
+    axes.add_row({std::string(name_of(axis.axis)), fmt::to_string(axis.original.value),
                   fmt::to_string(axis.virtual_global.value), fmt::to_string(axis.local.value),
                   fmt::to_string(axis.kernel.value), fmt::to_string(axis.unit.value),
                   fmt::format("{:+.1f}", axis.overhead_pct),

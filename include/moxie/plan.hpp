@@ -54,16 +54,23 @@ struct InterSlice {
   friend constexpr bool operator==(const InterSlice&, const InterSlice&) = default;
 };
 
-// The widths of a cut axis, in elements.
+// The widths of a cut axis, in elements: columns of the experts, heads, output groups, rows of the
+// vocabulary.
 struct AxisPlan {
-  std::string axis = "moe_inter";
+  Axis axis = Axis::moe_inter;
   Elems original;                  // in the checkpoint
   Elems virtual_global;            // local * tp
   Elems local;                     // one rank's share: which checkpoint data it loads
   Elems kernel;                    // what the kernel reads: how much is allocated
-  Elems unit;                      // local is a multiple of this
+  Elems unit;                      // local is a multiple of this; of vocab, virtual_global
   double overhead_pct = 0;         // 100 * (virtual / original - 1)
   double kernel_overhead_pct = 0;  // 100 * (tp * kernel / original - 1)
+
+  // Heads that an attention backend allocates beyond the rank's share: never loaded, and sliced off
+  // before the output projection.
+  [[nodiscard]] Elems backend_only() const {
+    return axis == Axis::heads ? kernel - local : Elems{0};
+  }
 };
 
 // Sizes one axis. `unit` is the scale group, `kernel_align` what the kernel asks for. Errors:
@@ -72,6 +79,26 @@ struct AxisPlan {
 MOXIE_API AxisPlan plan_axis(Elems original, unsigned tp, Elems unit, Elems kernel_align);
 // One rank's part. A rank past the end gets count 0 with src at the full size.
 MOXIE_API InterSlice slice_inter(const AxisPlan& axis, unsigned tp_rank, BlockFormat format);
+
+// The axes of a DeepSeek-V4 model beside the experts' own.
+struct V4AxisSizes {
+  std::uint64_t heads = 0;
+  std::uint64_t output_groups = 0;
+  std::uint64_t shared_inter = 0;
+  std::uint64_t vocab = 0;
+  CutWidths widths;
+};
+// heads, output_groups, shared_inter and vocab, in this order. Heads are padded in whole output
+// groups: a head without data computes something, and only its group's zero rows and columns of
+// wo_a and wo_b make that nothing. All but vocab are padded to whole tiles of FP8.
+MOXIE_API std::vector<AxisPlan> plan_v4_axes(const V4AxisSizes& sizes, unsigned tp);
+
+// One rank's part of an axis, in elements; `dst` is the kernel's width.
+MOXIE_API UnitRange<Elems> slice_axis(const AxisPlan& axis, unsigned tp_rank);
+// The same in stored entries of one tensor; `dst` is what the tensor's part takes. A last tile that
+// is not full belongs to the rank that owns its first entry.
+MOXIE_API UnitRange<Entries> cut_range(const TensorCut& cut, const AxisPlan& axis,
+                                       unsigned tp_rank);
 
 // Global expert ids [first, end).
 struct ExpertRange {
@@ -162,7 +189,10 @@ struct ShardPlan {
   bool gated = true;
   bool biases = false;
   bool identity = true;  // no virtual padding on any axis
+  // The experts' own axis first. The others are there for DeepSeek-V4 models whose config gives all
+  // sizes, all of them or none.
   std::vector<AxisPlan> axes;
+  std::optional<CutWidths> widths;  // with the other axes
   std::vector<RankPlan> ranks;
   std::string kernel;        // catalog name of the experts kernel
   std::string route_kernel;  // and of the routing kernel that goes with it
@@ -172,6 +202,8 @@ struct ShardPlan {
   std::vector<Finding> findings;
 
   [[nodiscard]] const AxisPlan& inter() const { return axes.front(); }
+  // nullptr for an axis that the plan does not have.
+  [[nodiscard]] const AxisPlan* find(Axis axis) const;
 };
 
 // Decides. Needs config facts and the format only; reads no tensor. Errors: Error(usage) for tp or

@@ -57,6 +57,15 @@ struct CutTensor {
   TensorCut cut;
 };
 
+// What decides how many stored entries an element of an axis has.
+struct CutWidths {
+  std::uint64_t head_dim = 0;  // rows of wq_b per head
+  std::uint64_t o_rank = 0;    // rows of wo_a, columns of wo_b per output group
+  std::uint64_t tile = 0;      // rows and columns under one FP8 scale
+
+  friend bool operator==(const CutWidths&, const CutWidths&) = default;
+};
+
 // What config.json says of a DeepSeek-V4 model beside its routed experts.
 struct V4Config {
   // How the published models of the family differ in their tensors.
@@ -103,11 +112,12 @@ struct V4Config {
 
   // Heads that make one output group.
   [[nodiscard]] std::uint64_t group_heads() const { return heads / output_groups; }
+  [[nodiscard]] CutWidths cut_widths() const { return {head_dim, o_rank, tile}; }
 };
 
 // Every kind of tensor that ranks share, routed experts aside; of block-scaled FP8 the weight and
 // its scales. Source: the published reference code; docs/formats.md.
-MOXIE_API std::vector<CutTensor> cut_tensors(const V4Config& config);
+MOXIE_API std::vector<CutTensor> cut_tensors(const CutWidths& widths);
 
 // The tensors of a layer around its routed experts: norms, hyper-connections, attention, router,
 // shared experts. Draft blocks count after the last layer; theirs go by "mtp.0.".

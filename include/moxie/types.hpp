@@ -36,6 +36,8 @@ using Elems = Length<struct ElemsUnit>;
 using PackedBytes = Length<struct PackedBytesUnit>;
 // Scale groups along a row: 32 (MXFP4) or 16 (NVFP4) elements each.
 using ScaleGroups = Length<struct ScaleGroupsUnit>;
+// Stored entries of a tensor along the dimension that is cut: rows, columns or tiles of either.
+using Entries = Length<struct EntriesUnit>;
 
 // Block-scaled FP4: E2M1 elements with one scale per group along the reduction axis.
 enum class BlockFormat : std::uint8_t {

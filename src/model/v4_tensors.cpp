@@ -30,10 +30,10 @@ TensorCut scales_of(TensorCut weight, std::uint64_t tile) {
 }
 
 struct Cuts {
-  explicit Cuts(const V4Config& config)
-      : wq_b{.axis = Axis::heads, .unit = StorageUnit::row, .entries = config.head_dim},
-        wo_a{.axis = Axis::output_groups, .unit = StorageUnit::row, .entries = config.o_rank},
-        wo_b{.axis = Axis::output_groups, .unit = StorageUnit::column, .entries = config.o_rank} {}
+  explicit Cuts(const CutWidths& widths)
+      : wq_b{.axis = Axis::heads, .unit = StorageUnit::row, .entries = widths.head_dim},
+        wo_a{.axis = Axis::output_groups, .unit = StorageUnit::row, .entries = widths.o_rank},
+        wo_b{.axis = Axis::output_groups, .unit = StorageUnit::column, .entries = widths.o_rank} {}
 
   TensorCut wq_b;
   TensorCut wo_a;
@@ -48,7 +48,7 @@ struct Cuts {
 // Collects the tensors under one prefix.
 class TensorList {
  public:
-  explicit TensorList(const V4Config& config) : config_(config), cuts_(config) {}
+  explicit TensorList(const V4Config& config) : config_(config), cuts_(config.cut_widths()) {}
 
   std::vector<ModelTensor> take() { return std::move(tensors_); }
   void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
@@ -225,12 +225,12 @@ unsigned dimension_of(StorageUnit unit) {
   return unit == StorageUnit::row || unit == StorageUnit::tile_row ? 0 : 1;
 }
 
-std::vector<CutTensor> cut_tensors(const V4Config& config) {
-  const Cuts cuts(config);
+std::vector<CutTensor> cut_tensors(const CutWidths& widths) {
+  const Cuts cuts(widths);
   std::vector<CutTensor> list;
   const auto fp8 = [&](std::string_view weight, std::string_view scale, const TensorCut& cut) {
     list.push_back({weight, cut});
-    list.push_back({scale, scales_of(cut, config.tile)});
+    list.push_back({scale, scales_of(cut, widths.tile)});
   };
   fp8("wq_b", "wq_b_scale", cuts.wq_b);
   list.push_back({"attn_sink", cuts.sink});

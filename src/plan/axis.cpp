@@ -55,10 +55,14 @@ AxisPlan plan_axis(Elems original, unsigned tp, Elems unit, Elems kernel_align) 
   return axis;
 }
 
-InterSlice slice_inter(const AxisPlan& axis, unsigned tp_rank, BlockFormat format) {
+UnitRange<Elems> slice_axis(const AxisPlan& axis, unsigned tp_rank) {
   const Elems start{std::min(axis.local.value * tp_rank, axis.original.value)};
   const Elems real = std::min(axis.local, axis.original - start);
-  const UnitRange<Elems> rows{.src = start, .count = real, .dst = axis.kernel};
+  return {.src = start, .count = real, .dst = axis.kernel};
+}
+
+InterSlice slice_inter(const AxisPlan& axis, unsigned tp_rank, BlockFormat format) {
+  const UnitRange<Elems> rows = slice_axis(axis, tp_rank);
   return {.rows = rows,
           .bytes = convert<PackedBytes>(rows, [](Elems e) { return to_packed_bytes(e); }),
           .groups =

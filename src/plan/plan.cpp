@@ -148,6 +148,29 @@ void note_fallback(const KernelEntry& kernel, ShardPlan& plan) {
        .got = why.empty() ? "none is in the catalog" : why});
 }
 
+void add_v4_axes(const ModelConfig& config, ShardPlan& plan) {
+  if (!config.v4) return;
+  const V4Config& v4 = *config.v4;
+  plan.widths = v4.cut_widths();
+  const std::vector<AxisPlan> axes = plan_v4_axes({.heads = v4.heads,
+                                                   .output_groups = v4.output_groups,
+                                                   .shared_inter = v4.shared_inter,
+                                                   .vocab = v4.vocab,
+                                                   .widths = *plan.widths},
+                                                  plan.tp);
+  plan.axes.insert(plan.axes.end(), axes.begin(), axes.end());
+}
+
+void note_empty_ranks(const AxisPlan& axis, ShardPlan& plan) {
+  for (unsigned tp_rank = 0; tp_rank < plan.tp; ++tp_rank) {
+    if (slice_axis(axis, tp_rank).count > Elems{0}) continue;
+    plan.findings.push_back({.code = "MOXIE-P007",
+                             .severity = Severity::note,
+                             .message = "rank owns no real part of the axis; all it holds is zero",
+                             .where = {.rank = tp_rank, .axis = std::string(name_of(axis.axis))}});
+  }
+}
+
 }  // namespace
 
 void require_batch_invariant(const ShardPlan& plan) {
@@ -203,17 +226,10 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   const std::uint64_t align = std::lcm(kernel.inter_multiple, options.kernel_align.value_or(1));
   plan.axes.push_back(
       plan_axis(Elems{config.inter}, plan.tp, Elems{scale_group(plan.format)}, Elems{align}));
+  add_v4_axes(config, plan);
   derive_ranks(plan);
   note_fallback(kernel, plan);
-  for (const RankPlan& rank : plan.ranks) {
-    if (rank.ep_rank == 0 && rank.slice.rows.count == Elems{0}) {
-      plan.findings.push_back(
-          {.code = "MOXIE-P007",
-           .severity = Severity::note,
-           .message = "rank owns no real part of the axis; all it holds is zero",
-           .where = {.rank = rank.rank, .axis = "moe_inter"}});
-    }
-  }
+  for (const AxisPlan& axis : plan.axes) note_empty_ranks(axis, plan);
   return plan;
 }
 

@@ -18,9 +18,9 @@ constexpr std::string_view kSchema = "moxie.plan/1";
 double one_decimal(double value) { return std::round(value * 10.0) / 10.0; }
 
 template <class Unit>
-Json slice_json(Segment tensor, std::string_view unit, const UnitRange<Unit>& range) {
+Json slice_json(std::string_view tensor, std::string_view unit, const UnitRange<Unit>& range) {
   Json slice;
-  slice.set("tensor", name_of(tensor))
+  slice.set("tensor", tensor)
       .set("unit", unit)
       .set("src", range.src.value)
       .set("count", range.count.value);
@@ -28,32 +28,45 @@ Json slice_json(Segment tensor, std::string_view unit, const UnitRange<Unit>& ra
   return slice;
 }
 
+// The tensors around the experts, in stored entries of their own.
+void add_cut_slices(const ShardPlan& plan, unsigned tp_rank, Json& slices) {
+  if (!plan.widths) return;
+  for (const CutTensor& tensor : cut_tensors(*plan.widths)) {
+    const UnitRange<Entries> range = cut_range(tensor.cut, *plan.find(tensor.cut.axis), tp_rank);
+    Json slice = slice_json(tensor.tensor, name_of(tensor.cut.unit), range);
+    if (tensor.cut.tail == Tail::minus_infinity) slice.set("tail", "-inf");
+    slices.push_back(std::move(slice));
+  }
+}
+
 Json slices_json(const ShardPlan& plan, const RankPlan& rank) {
   const InterSlice& slice = rank.slice;
   const bool gated = plan.gated;
   Json slices = Json::array();
-  if (gated) slices.push_back(slice_json(Segment::gate, "row", slice.rows));
-  slices.push_back(slice_json(Segment::up, "row", slice.rows));
-  slices.push_back(slice_json(Segment::down, "byte", slice.bytes));
-  if (gated) slices.push_back(slice_json(Segment::gate_scale, "row", slice.rows));
-  slices.push_back(slice_json(Segment::up_scale, "row", slice.rows));
-  slices.push_back(slice_json(Segment::down_scale, "group", slice.groups));
+  if (gated) slices.push_back(slice_json(name_of(Segment::gate), "row", slice.rows));
+  slices.push_back(slice_json(name_of(Segment::up), "row", slice.rows));
+  slices.push_back(slice_json(name_of(Segment::down), "byte", slice.bytes));
+  if (gated) slices.push_back(slice_json(name_of(Segment::gate_scale), "row", slice.rows));
+  slices.push_back(slice_json(name_of(Segment::up_scale), "row", slice.rows));
+  slices.push_back(slice_json(name_of(Segment::down_scale), "group", slice.groups));
   if (plan.biases) {
-    if (gated) slices.push_back(slice_json(Segment::gate_bias, "row", slice.rows));
-    slices.push_back(slice_json(Segment::up_bias, "row", slice.rows));
+    if (gated) slices.push_back(slice_json(name_of(Segment::gate_bias), "row", slice.rows));
+    slices.push_back(slice_json(name_of(Segment::up_bias), "row", slice.rows));
     const Elems hidden{plan.hidden};
     const UnitRange<Elems> once{{}, rank.tp_rank == 0 ? hidden : Elems{}, hidden};
-    slices.push_back(slice_json(Segment::down_bias, "row", once));
+    slices.push_back(slice_json(name_of(Segment::down_bias), "row", once));
   }
+  add_cut_slices(plan, rank.tp_rank, slices);
   return slices;
 }
 
 Json axis_json(const AxisPlan& axis) {
   Json json;
-  json.set("axis", axis.axis)
+  json.set("axis", name_of(axis.axis))
       .set("original", axis.original.value)
       .set("virtual", axis.virtual_global.value);
   json.set("local", axis.local.value).set("kernel", axis.kernel.value).set("unit", axis.unit.value);
+  json.set("backend_only", axis.backend_only().value);
   json.set("overhead_pct", one_decimal(axis.overhead_pct));
   json.set("kernel_overhead_pct", one_decimal(axis.kernel_overhead_pct));
   return json;
@@ -115,17 +128,48 @@ class Reader {
 // Sizes beyond this are refused before any arithmetic with them.
 constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 24;
 
-// The one axis, sized again from what decides it. The kernel width stands for the alignment: it is
-// at least the local width, so that rounding up to it gives it back.
-AxisPlan read_axis(const Reader& read, const Json& document, const ShardPlan& plan) {
+// The experts' axis, sized again from what decides it. The kernel width stands for the alignment:
+// it is at least the local width, so that rounding up to it gives it back.
+AxisPlan read_inter_axis(const Reader& read, const Json& document, const ShardPlan& plan) {
   const Json::Array& axes = read.field(document, "axes").elements();
-  if (axes.size() != 1) read.refuse("axes");
+  if (axes.size() != (plan.widths ? kAxes : 1)) read.refuse("axes");
   const Elems original{read.number(axes.front(), "original")};
   const Elems kernel{read.number(axes.front(), "kernel")};
   for (const Elems length : {original, kernel}) {
     if (length.value > kMaxWidth) read.refuse("axes", std::to_string(length.value));
   }
   return plan_axis(original, plan.tp, Elems{scale_group(plan.format)}, kernel);
+}
+
+std::optional<CutWidths> read_widths(const Reader& read, const Json& document) {
+  const Json* widths = document.find("widths");
+  if (widths == nullptr) return std::nullopt;
+  const CutWidths found{.head_dim = read.number(*widths, "head_dim"),
+                        .o_rank = read.number(*widths, "o_lora_rank"),
+                        .tile = read.number(*widths, "fp8_tile")};
+  for (const std::uint64_t width : {found.head_dim, found.o_rank, found.tile}) {
+    if (width == 0 || width > kMaxWidth) read.refuse("widths", std::to_string(width));
+  }
+  return found;
+}
+
+// The other axes likewise.
+std::vector<AxisPlan> read_v4_axes(const Reader& read, const Json& document,
+                                   const ShardPlan& plan) {
+  const auto original = [&](Axis axis, std::uint64_t most) {
+    const std::uint64_t size = read.number(
+        read.field(document, "axes").elements()[static_cast<std::size_t>(axis)], "original");
+    if (size == 0 || size > most) read.refuse("axes", std::to_string(size));
+    return size;
+  };
+  constexpr std::uint64_t kMaxVocab = std::uint64_t{1} << 32;
+  const V4AxisSizes sizes{.heads = original(Axis::heads, kMaxWidth),
+                          .output_groups = original(Axis::output_groups, kMaxWidth),
+                          .shared_inter = original(Axis::shared_inter, kMaxVocab),
+                          .vocab = original(Axis::vocab, kMaxVocab),
+                          .widths = *plan.widths};
+  if (sizes.heads % sizes.output_groups != 0) read.refuse("axes", std::to_string(sizes.heads));
+  return plan_v4_axes(sizes, plan.tp);
 }
 
 // The named kernel must exist and take this problem.
@@ -190,7 +234,12 @@ ShardPlan read_decision(const Reader& read, const Json& document) {
   if (plan.experts > kMaxWidth || plan.ep > plan.experts) read.refuse("experts");
   const Json& workspace = read.field(document, "workspace_bytes");
   if (!workspace.is_null()) plan.workspace_bytes = read.number(document, "workspace_bytes");
-  plan.axes.push_back(read_axis(read, document, plan));
+  plan.widths = read_widths(read, document);
+  plan.axes.push_back(read_inter_axis(read, document, plan));
+  if (plan.widths) {
+    const std::vector<AxisPlan> others = read_v4_axes(read, document, plan);
+    plan.axes.insert(plan.axes.end(), others.begin(), others.end());
+  }
   const KernelEntry& kernel = read_kernel(read, document, plan);
   plan.kernel = kernel.name;
   plan.route_kernel = kernel.route;
@@ -235,6 +284,12 @@ Json to_json(const ShardPlan& plan) {
   Json axes = Json::array();
   for (const AxisPlan& axis : plan.axes) axes.push_back(axis_json(axis));
   json.set("axes", std::move(axes));
+  if (plan.widths) {
+    json.set("widths", Json::object()
+                           .set("head_dim", plan.widths->head_dim)
+                           .set("o_lora_rank", plan.widths->o_rank)
+                           .set("fp8_tile", plan.widths->tile));
+  }
   Json ranks = Json::array();
   for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(plan, rank));
   json.set("ranks", std::move(ranks));

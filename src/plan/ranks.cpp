@@ -2,6 +2,7 @@
 // Rank = ep_rank * tp + tp_rank; ranks of one expert-parallel group hold the same experts.
 #include "plan/ranks.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -41,7 +42,8 @@ std::vector<RankPlan> plan_ranks(const ShardPlan& plan) {
 }  // namespace
 
 void derive_ranks(ShardPlan& plan) {
-  plan.identity = plan.inter().virtual_global == plan.inter().original;
+  plan.identity = std::ranges::all_of(
+      plan.axes, [](const AxisPlan& axis) { return axis.virtual_global == axis.original; });
   plan.layout = linear_layout(plan.hidden, plan.inter().kernel, plan.format,
                               {.gated = plan.gated,
                                .biases = plan.biases,
@@ -68,6 +70,8 @@ ShardPlan plan_of_rank(const ShardPlan& plan, unsigned rank) {
   alone.slice.bytes.src = PackedBytes{0};
   alone.slice.groups.src = ScaleGroups{0};
   ShardPlan local = plan;
+  local.axes.resize(1);
+  local.widths.reset();
   local.tp = local.ep = 1;
   local.ranks = {alone};
   AxisPlan& axis = local.axes.front();

@@ -29,7 +29,7 @@ void expect_row(const Csv& csv, std::size_t row) {
       make_plan(plan_model(sizes, format), {.tp = tp, .kernel_align = cell("kernel_align")});
 
   const AxisPlan& axis = plan.inter();
-  EXPECT_EQ(axis.axis, "moe_inter");
+  EXPECT_EQ(axis.axis, Axis::moe_inter);
   EXPECT_EQ(axis.original.value, cell("I_original"));
   EXPECT_EQ(axis.virtual_global.value, cell("I_virtual_global"));
   EXPECT_EQ(axis.local.value, cell("L_logical_local"));
