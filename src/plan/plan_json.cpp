@@ -66,7 +66,7 @@ Json axis_json(const AxisPlan& axis) {
       .set("original", axis.original.value)
       .set("virtual", axis.virtual_global.value);
   json.set("local", axis.local.value).set("kernel", axis.kernel.value).set("unit", axis.unit.value);
-  json.set("backend_only", axis.backend_only().value);
+  if (axis.axis != Axis::moe_inter) json.set("backend_only", axis.backend_only().value);
   json.set("overhead_pct", one_decimal(axis.overhead_pct));
   json.set("kernel_overhead_pct", one_decimal(axis.kernel_overhead_pct));
   return json;
