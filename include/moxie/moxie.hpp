@@ -7,6 +7,7 @@
 #include "moxie/checkpoint.hpp"
 #include "moxie/convert.hpp"
 #include "moxie/device.hpp"
+#include "moxie/engines.hpp"
 #include "moxie/execution.hpp"
 #include "moxie/json.hpp"
 #include "moxie/layer.hpp"

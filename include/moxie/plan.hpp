@@ -10,12 +10,21 @@
 #include <vector>
 
 #include "moxie/catalog.hpp"
+#include "moxie/engines.hpp"
 #include "moxie/json.hpp"
 #include "moxie/model.hpp"
 #include "moxie/status.hpp"
 #include "moxie/types.hpp"
 
 namespace moxie {
+
+// Backends of an engine that takes moxie's plan and packed set, as the engine spells them.
+struct EngineBackends {
+  std::string attention;
+  std::string moe;
+
+  friend bool operator==(const EngineBackends&, const EngineBackends&) = default;
+};
 
 // How much larger than what warm-up saw activations may be before they are clipped.
 inline constexpr double kDefaultActMargin = 8;
@@ -31,6 +40,9 @@ struct PlanOptions {
   std::optional<ActScale> act_scale{};
   std::optional<double> act_margin{};  // for warmup alone, from 1 up; by default kDefaultActMargin
   bool batch_invariant = false;        // refuse what require_batch_invariant() does
+  // The kernels are then the engine's: the catalog is not asked, and a padded plan needs a vetted
+  // combination (moxie/engines.hpp).
+  std::optional<EngineBackends> engine{};
 };
 
 // A rank's part of one axis in one unit: `count` units from `src` of the source, then zeros up to
@@ -194,7 +206,8 @@ struct ShardPlan {
   std::vector<AxisPlan> axes;
   std::optional<CutWidths> widths;  // with the other axes
   std::vector<RankPlan> ranks;
-  std::string kernel;        // catalog name of the experts kernel
+  std::optional<EngineBackends> engine;
+  std::string kernel;        // catalog name of the experts kernel, or the engine's backend
   std::string route_kernel;  // and of the routing kernel that goes with it
   PackedLayout layout;
   std::optional<std::uint64_t> workspace_bytes;
@@ -209,7 +222,8 @@ struct ShardPlan {
 // Decides. Needs config facts and the format only; reads no tensor. Errors: Error(usage) for tp or
 // ep out of range, and for act_scale or act_margin that nothing consumes; Error(unsupported) with
 // every kernel's reason, for ep > experts, an unknown format, a width no scale group divides, or
-// nvfp4 activations without a source of global scales.
+// nvfp4 activations without a source of global scales; for an engine MOXIE-P017 with every element
+// that is not vetted, MOXIE-P018.
 MOXIE_API ShardPlan make_plan(const MoeModel& model, const PlanOptions& options);
 
 // One rank's share as a plan of its own, tp 1 and ep 1, to run where the others are not: its part
@@ -224,6 +238,10 @@ MOXIE_API void require_batch_invariant(const ShardPlan& plan);
 
 // {"kind", "expert_bytes", "stride", "segments"}.
 MOXIE_API Json to_json(const PackedLayout& layout);
+// That a draft (multi-token-prediction) model is cut as its main model is. Errors:
+// Error(unsupported) MOXIE-P019 with the first axis or option that differs.
+MOXIE_API void require_same_cut(const ShardPlan& main, const ShardPlan& draft);
+
 // The document of `moxie plan` (schema moxie.plan/1), without findings and the list of considered
 // kernels.
 MOXIE_API Json to_json(const ShardPlan& plan);

@@ -7,6 +7,7 @@
 
 #include "base/checked.hpp"
 #include "formats/block_format.hpp"
+#include "plan/engine.hpp"
 #include "plan/ranks.hpp"
 
 namespace moxie {
@@ -148,6 +149,28 @@ void note_fallback(const KernelEntry& kernel, ShardPlan& plan) {
        .got = why.empty() ? "none is in the catalog" : why});
 }
 
+// The kernels that run the plan, and the alignment that they ask of the experts' axis.
+std::uint64_t choose_kernels(const ModelConfig& config, const PlanOptions& options,
+                             ShardPlan& plan) {
+  if (plan.engine) {
+    plan.kernel = plan.route_kernel = plan.engine->moe;
+    plan.considered = engine_answers(engine_problem(plan));
+    return std::lcm(engine_align(engine_problem(plan)), scale_group(plan.format));
+  }
+  const KernelEntry& kernel = choose_kernel({.target = plan.target,
+                                             .format = plan.format,
+                                             .act_format = plan.act_format,
+                                             .hidden = plan.hidden,
+                                             .inter = divide_up(config.inter, plan.tp),
+                                             .kernel_align = options.kernel_align.value_or(1),
+                                             .local_experts = divide_up(config.experts, plan.ep)},
+                                            plan.considered);
+  plan.kernel = kernel.name;
+  plan.route_kernel = kernel.route;
+  note_fallback(kernel, plan);
+  return kernel.inter_multiple;
+}
+
 void add_v4_axes(const ModelConfig& config, ShardPlan& plan) {
   if (!config.v4) return;
   const V4Config& v4 = *config.v4;
@@ -183,6 +206,34 @@ void require_batch_invariant(const ShardPlan& plan) {
           .hint = "say --act-scale row, warmup or checkpoint"});
 }
 
+void require_same_cut(const ShardPlan& main, const ShardPlan& draft) {
+  const auto require = [](std::string_view what, const std::string& expected,
+                          const std::string& got) {
+    if (expected == got) return;
+    refuse(ErrorCode::unsupported,
+           {.code = "MOXIE-P019",
+            .message = "the draft model is not cut as the main model is: " + std::string(what),
+            .where = {.axis = std::string(what)},
+            .expected = expected,
+            .got = got,
+            .hint = "give the draft model the main model's plan"});
+  };
+  require("tp", std::to_string(main.tp), std::to_string(draft.tp));
+  require("ep", std::to_string(main.ep), std::to_string(draft.ep));
+  for (const Axis axis : {Axis::moe_inter, Axis::heads, Axis::output_groups, Axis::shared_inter,
+                          Axis::vocab}) {
+    const auto text = [&](const ShardPlan& plan) {
+      const AxisPlan* found = plan.find(axis);
+      if (found == nullptr) return std::string("absent");
+      std::string sizes;
+      for (const Elems size : {found->original, found->virtual_global, found->local, found->kernel})
+        sizes += (sizes.empty() ? "" : ", ") + std::to_string(size.value);
+      return sizes;
+    };
+    require(name_of(axis), text(main), text(draft));
+  }
+}
+
 ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   check_options(options);
   check_act_options(options);
@@ -207,28 +258,20 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   plan.biases = config.biases;
   plan.recast = model.recast;
   check_widths(config, plan.format);
-  const KernelEntry& kernel = choose_kernel({.target = plan.target,
-                                             .format = plan.format,
-                                             .act_format = plan.act_format,
-                                             .hidden = plan.hidden,
-                                             .inter = divide_up(config.inter, plan.tp),
-                                             .kernel_align = options.kernel_align.value_or(1),
-                                             .local_experts = divide_up(config.experts, plan.ep)},
-                                            plan.considered);
+  plan.engine = options.engine;
+  const std::uint64_t kernel_align = choose_kernels(config, options, plan);
   if (plan.act_format == ActFormat::nvfp4) {
     plan.act_scale = act_scale_of(options, model, plan.format);
     plan.act_margin = options.act_margin.value_or(kDefaultActMargin);
   }
   if (options.batch_invariant) require_batch_invariant(plan);
-  plan.kernel = kernel.name;
-  plan.route_kernel = kernel.route;
   // A common multiple serves the kernel and whoever asked for more.
-  const std::uint64_t align = std::lcm(kernel.inter_multiple, options.kernel_align.value_or(1));
+  const std::uint64_t align = std::lcm(kernel_align, options.kernel_align.value_or(1));
   plan.axes.push_back(
       plan_axis(Elems{config.inter}, plan.tp, Elems{scale_group(plan.format)}, Elems{align}));
   add_v4_axes(config, plan);
   derive_ranks(plan);
-  note_fallback(kernel, plan);
+  if (plan.engine) require_vetted(plan);
   for (const AxisPlan& axis : plan.axes) note_empty_ranks(axis, plan);
   return plan;
 }

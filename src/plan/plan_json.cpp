@@ -6,6 +6,7 @@
 
 #include "base/checked.hpp"
 #include "formats/block_format.hpp"
+#include "plan/engine.hpp"
 #include "plan/ranks.hpp"
 
 namespace moxie {
@@ -190,6 +191,18 @@ const KernelEntry& read_kernel(const Reader& read, const Json& document, const S
   read.refuse("kernels", name);
 }
 
+void read_kernels(const Reader& read, const Json& document, ShardPlan& plan) {
+  if (const Json* engine = document.find("engine")) {
+    plan.engine = {.attention = read.field(*engine, "attention").as_string(),
+                   .moe = read.field(*engine, "moe").as_string()};
+    plan.kernel = plan.route_kernel = plan.engine->moe;
+    return;
+  }
+  const KernelEntry& kernel = read_kernel(read, document, plan);
+  plan.kernel = kernel.name;
+  plan.route_kernel = kernel.route;
+}
+
 // Every member that `expected` has must stand in the document with the same text; a plan that was
 // edited is not packed.
 void require_same(const Reader& read, const Json& expected, const Json& document) {
@@ -240,10 +253,9 @@ ShardPlan read_decision(const Reader& read, const Json& document) {
     const std::vector<AxisPlan> others = read_v4_axes(read, document, plan);
     plan.axes.insert(plan.axes.end(), others.begin(), others.end());
   }
-  const KernelEntry& kernel = read_kernel(read, document, plan);
-  plan.kernel = kernel.name;
-  plan.route_kernel = kernel.route;
+  read_kernels(read, document, plan);
   derive_ranks(plan);
+  if (plan.engine) require_vetted(plan);
   return plan;
 }
 
@@ -293,6 +305,11 @@ Json to_json(const ShardPlan& plan) {
   Json ranks = Json::array();
   for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(plan, rank));
   json.set("ranks", std::move(ranks));
+  if (plan.engine) {
+    json.set("engine", Json::object()
+                           .set("attention", plan.engine->attention)
+                           .set("moe", plan.engine->moe));
+  }
   json.set("kernels", Json::object().set("route", plan.route_kernel).set("experts", plan.kernel));
   json.set("workspace_bytes", plan.workspace_bytes ? Json(*plan.workspace_bytes) : Json());
   return json;
