@@ -74,13 +74,23 @@ TEST(Rotary, CompressedLayersHaveTheGoldenFrequenciesOfYarn) {
     EXPECT_DOUBLE_EQ(frequencies[pair], plain[pair] / 16) << pair;
 }
 
-TEST(Rotary, ARampWithoutWidthIsAStep) {
-  const auto frequencies = ref::rotary_frequencies(
-      {.theta = 10000,
-       .dims = 8,
-       .yarn = ref::Yarn{.factor = 4, .beta_fast = 1e9, .beta_slow = 1e9, .original_max = 100}});
-  // Both ends lie below the first pair: low is 0, high is not above it.
-  for (const double frequency : frequencies) EXPECT_TRUE(std::isfinite(frequency));
+// The limits of the published reference: pairs below 0 do not exist, and a ramp has some width.
+TEST(Rotary, ARampStartsAtPairZeroAtTheEarliestAndIsAStepWhereItHasNoWidth) {
+  const auto yarn = [](double fast, double slow) {
+    return ref::rotary_frequencies(
+        {.theta = 10000,
+         .dims = 8,
+         .yarn =
+             ref::Yarn{.factor = 4, .beta_fast = fast, .beta_slow = slow, .original_max = 100}});
+  };
+  const auto plain = ref::rotary_frequencies({.theta = 10000, .dims = 8});
+  // 100 turns in 100 positions are pair -0.80, half a turn is pair 1.50: from 0 to 2.
+  const auto early = yarn(100, 0.5);
+  expect_near(early, std::vector<double>{plain[0], plain[1] * 0.625, plain[2] / 4, plain[3] / 4},
+              1e-15);
+  // Both ends are pair 0.
+  const auto step = yarn(100, 50);
+  expect_near(step, std::vector<double>{plain[0], plain[1] / 4, plain[2] / 4, plain[3] / 4}, 1e-15);
 }
 
 TEST(Rotary, TheInverseUndoesTheRotationAndPositionZeroDoesNothing) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clamped expert by hand, over ranks, and with faults in its tails.
-#include "kernels/ref/shared_expert.hpp"
-
+// The clamped expert by hand, over ranks, and with faults in its tails. A file name that begins
+// with `shared_` would make this a test of data beside the repository.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "kernels/ref/fp8_weights.hpp"
+#include "kernels/ref/shared_expert.hpp"
 
 namespace moxie {
 namespace {
