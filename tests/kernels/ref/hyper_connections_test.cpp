@@ -99,6 +99,18 @@ TEST(HyperConnections, ColumnsOfCAddUpToOneWhateverTheIterations) {
   }
 }
 
+// An epsilon of 1e-6 hardly shows; one of 1/4 tells where it is added. The values are those of a
+// second implementation in Python.
+TEST(HyperConnections, EpsilonStandsInTheSoftmaxAndInEveryDivision) {
+  Golden golden;
+  golden.parameters.hc_eps = 0.25;
+  golden.parameters.sinkhorn_iterations = 3;
+  expect_near(golden.mix().c,
+              std::vector<double>{0.252674520, 0.267464606, 0.231768916, 0.247000142, 0.241384620,
+                                  0.261082398, 0.247000142, 0.241384620, 0.261082398},
+              0.5e-9 + 1e-12);
+}
+
 // Tensors of zeros with a base of -ln(c - 1) for pre: a plain residual within the format.
 struct Plain {
   explicit Plain(std::uint64_t width) : fn(24 * 4 * width), base(24) {
