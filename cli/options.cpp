@@ -88,6 +88,29 @@ void add_model(CLI::App* verb, std::filesystem::path& model, const std::string& 
       ->required();
 }
 
+// Both backends of an engine, or none.
+void add_engine(CLI::App* verb, std::optional<EngineBackends>& engine) {
+  const auto add = [&](const std::string& flag, std::string EngineBackends::* name,
+                       const std::string& text) {
+    return verb
+        ->add_option_function<std::string>(
+            flag,
+            [&engine, name](const std::string& word) {
+              if (!engine) engine.emplace();
+              (*engine).*name = word;
+            },
+            text)
+        ->type_name("NAME");
+  };
+  CLI::Option* attention =
+      add("--attention", &EngineBackends::attention,
+          "plan for an engine with this attention backend: padded axes need a vetted combination");
+  CLI::Option* moe = add("--moe", &EngineBackends::moe,
+                         "and this MoE backend, whose kernels then run the experts");
+  attention->needs(moe);
+  moe->needs(attention);
+}
+
 // The plan options but --tp, which is one number or a list.
 template <class Options>
 void add_shared_plan_options(CLI::App* verb, Options& options) {
@@ -111,6 +134,7 @@ void add_shared_plan_options(CLI::App* verb, Options& options) {
                            "kernel's own alignment");
   verb->add_flag("--batch-invariant", options.batch_invariant,
                  "refuse a plan in which a token's result depends on what else is in the batch");
+  add_engine(verb, options.engine);
   verb->add_option_function<std::string>(
           "--placement",
           [](const std::string& word) {

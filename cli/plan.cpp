@@ -18,6 +18,26 @@ std::string range_text(const UnitRange<Unit>& range) {
   return fmt::format("[{}, {})", range.src.value, (range.src + range.count).value);
 }
 
+// The parts of the axes beside the experts' own, which expert-parallel ranks share.
+std::string other_axes_text(const ShardPlan& plan) {
+  std::vector<std::string> columns = {"tp rank"};
+  for (std::size_t axis = 1; axis < plan.axes.size(); ++axis) {
+    columns.emplace_back(name_of(plan.axes[axis].axis));
+    columns.emplace_back("tail");
+  }
+  Table table(std::move(columns));
+  for (unsigned tp_rank = 0; tp_rank < plan.tp; ++tp_rank) {
+    std::vector<std::string> row = {fmt::to_string(tp_rank)};
+    for (std::size_t axis = 1; axis < plan.axes.size(); ++axis) {
+      const UnitRange<Elems> part = slice_axis(plan.axes[axis], tp_rank);
+      row.push_back(range_text(part));
+      row.push_back(fmt::to_string((plan.axes[axis].local - part.count).value));
+    }
+    table.add_row(std::move(row));
+  }
+  return table.to_text();
+}
+
 std::string text_of(const ShardPlan& plan) {
   std::string text =
       fmt::format("{}, {}: {} experts x {} layers on {} ranks (tp {}, ep {}), target {}, {}\n\n",
@@ -46,16 +66,22 @@ std::string text_of(const ShardPlan& plan) {
   text += ranks.to_text();
   if (plan.ranks.size() > kMaxRows)
     text += fmt::format("… {} more ranks; --json lists them\n", plan.ranks.size() - kMaxRows);
+  if (plan.axes.size() > 1) text += "\n" + other_axes_text(plan);
   text += plan.identity
               ? "\nNo virtual padding: every rank loads an equal part.\n"
               : "\nEvery rank's real part starts on a scale group; what follows it is zero.\n";
   return text;
 }
 
+// An engine's answers are about vetted combinations, a kernel's about itself.
+bool is_chosen(const KernelAnswer& answer, const ShardPlan& plan) {
+  return plan.engine ? answer.refusal.empty() : answer.kernel == plan.kernel;
+}
+
 std::string why_text(const ShardPlan& plan) {
-  Table table({"kernel", "answer"});
+  Table table({plan.engine ? "vetted combination" : "kernel", "answer"});
   for (const KernelAnswer& answer : plan.considered) {
-    const bool chosen = answer.kernel == plan.kernel;
+    const bool chosen = is_chosen(answer, plan);
     table.add_row({answer.kernel, chosen                   ? "chosen"
                                   : answer.refusal.empty() ? "supported, less preferred"
                                                            : answer.refusal});
@@ -68,7 +94,7 @@ Json why_json(const ShardPlan& plan) {
   for (const KernelAnswer& answer : plan.considered) {
     Json entry;
     entry.set("kernel", answer.kernel).set("supported", answer.refusal.empty());
-    entry.set("chosen", answer.kernel == plan.kernel).set("reason", answer.refusal);
+    entry.set("chosen", is_chosen(answer, plan)).set("reason", answer.refusal);
     considered.push_back(std::move(entry));
   }
   return considered;

@@ -59,6 +59,16 @@ void require_same_scales(const GivenPlan& given, const ShardPlan& plan) {
   require_same("--act-margin", given.act_margin, plan.act_margin);
 }
 
+void require_same_engine(const std::optional<EngineBackends>& asked,
+                         const std::optional<EngineBackends>& packed) {
+  if (!asked || asked == packed) return;
+  const auto text = [](const std::optional<EngineBackends>& engine) {
+    return engine ? engine->attention + ", " + engine->moe : std::string("none");
+  };
+  refuse_usage("MOXIE-R013", "the set was packed for another --attention and --moe", text(packed),
+               text(asked));
+}
+
 // The width that the given alignment leads to must be the set's.
 void require_same_width(const PackedFolder& folder, std::optional<std::uint64_t> kernel_align) {
   if (!kernel_align) return;
@@ -72,7 +82,8 @@ void require_same_width(const PackedFolder& folder, std::optional<std::uint64_t>
                                                    .act_format = plan.act_format,
                                                    .format = plan.format,
                                                    .kernel_align = kernel_align,
-                                                   .act_scale = scale});
+                                                   .act_scale = scale,
+                                                   .engine = plan.engine});
   if (asked.inter().kernel == plan.inter().kernel) return;
   refuse_usage("MOXIE-R013", "the set was packed with another --kernel-align",
                fmt::format("a kernel width of {}", plan.inter().kernel.value),
@@ -118,6 +129,7 @@ void RunSubject::open_folder(const RunArgs& args) {
   require_same("--target", args.plan.target, plan.target);
   require_same("--act-format", args.plan.act_format, plan.act_format);
   require_same("--format", args.plan.format, plan.format);
+  require_same_engine(args.plan.engine, plan.engine);
   require_same_scales(args.plan, plan);
   require_same_width(*folder_, args.plan.kernel_align);
   if (args.plan.batch_invariant) require_batch_invariant(plan);
@@ -141,7 +153,8 @@ void RunSubject::open_checkpoint_folder(const RunArgs& args) {
                                    .kernel_align = given.kernel_align,
                                    .act_scale = given.act_scale,
                                    .act_margin = given.act_margin,
-                                   .batch_invariant = given.batch_invariant}));
+                                   .batch_invariant = given.batch_invariant,
+                                   .engine = given.engine}));
     findings_.insert(findings_.end(), plans_.back().findings.begin(), plans_.back().findings.end());
   }
 }

@@ -70,6 +70,7 @@ struct GivenPlan {
   std::optional<ActScale> act_scale;
   std::optional<double> act_margin;
   bool batch_invariant = false;
+  std::optional<EngineBackends> engine;
   std::optional<std::filesystem::path> certificate;
 };
 

@@ -24,6 +24,14 @@ namespace moxie {
 namespace {
 
 const ExpertsKernel& kernel_of(const ShardPlan& plan) {
+  if (plan.engine) {
+    throw Error(ErrorCode::unsupported,
+                {.code = "MOXIE-R001",
+                 .message = "the plan is for an engine, whose own kernels run it",
+                 .expected = "a plan without --attention and --moe",
+                 .got = plan.engine->attention + ", " + plan.engine->moe,
+                 .hint = "run the plan in that engine, or plan the layer for moxie"});
+  }
   const ExpertsKernel* kernel = find_experts_kernel(plan.kernel);
   if (kernel != nullptr) return *kernel;
   throw Error(ErrorCode::unsupported, {.code = "MOXIE-R001",
