@@ -39,7 +39,7 @@ std::uint64_t number(const Json& object, const char* key) {
 TEST_F(FlashPlan, HasTheAxisOfTheContract) {
   const Json document = plan({"--kernel-align", "128"});
   const auto& axes = document.find("axes")->elements();
-  ASSERT_EQ(axes.size(), 1U);
+  ASSERT_EQ(axes.size(), 5U);
   const Json& axis = axes[0];
   EXPECT_EQ(test::keys_of(axis),
             (std::vector<std::string>{"axis", "original", "virtual", "local", "kernel", "unit",
@@ -53,6 +53,34 @@ TEST_F(FlashPlan, HasTheAxisOfTheContract) {
   EXPECT_NEAR(axis.find("overhead_pct")->as_double(), 3.1, 0.05);
   EXPECT_NEAR(axis.find("kernel_overhead_pct")->as_double(), 12.5, 0.05);
   EXPECT_FALSE(document.find("identity")->as_bool(true));
+}
+
+TEST_F(FlashPlan, HasTheOtherAxesInOrder) {
+  const Json document = plan();
+  struct Expected {
+    const char* axis;
+    std::uint64_t original, virtual_global, local, kernel, unit, backend_only;
+  };
+  const std::vector<Expected> expected = {{"heads", 64, 72, 24, 32, 8, 8},
+                                          {"output_groups", 8, 9, 3, 3, 1, 0},
+                                          {"shared_inter", 2048, 2304, 768, 768, 128, 0},
+                                          {"vocab", 129280, 129408, 43136, 43136, 192, 0}};
+  const auto& axes = document.find("axes")->elements();
+  ASSERT_EQ(axes.size(), 1 + expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const Json& axis = axes[i + 1];
+    SCOPED_TRACE(expected[i].axis);
+    EXPECT_EQ(test::keys_of(axis),
+              (std::vector<std::string>{"axis", "original", "virtual", "local", "kernel", "unit",
+                                        "backend_only", "overhead_pct", "kernel_overhead_pct"}));
+    EXPECT_EQ(axis.find("axis")->as_string(), expected[i].axis);
+    EXPECT_EQ(number(axis, "original"), expected[i].original);
+    EXPECT_EQ(number(axis, "virtual"), expected[i].virtual_global);
+    EXPECT_EQ(number(axis, "local"), expected[i].local);
+    EXPECT_EQ(number(axis, "kernel"), expected[i].kernel);
+    EXPECT_EQ(number(axis, "unit"), expected[i].unit);
+    EXPECT_EQ(number(axis, "backend_only"), expected[i].backend_only);
+  }
 }
 
 TEST_F(FlashPlan, InNvfp4HasTheFinerUnit) {
@@ -77,8 +105,9 @@ void expect_slices(const Json& rank, const std::vector<Slice>& expected) {
   ASSERT_EQ(slices.size(), expected.size());
   for (std::size_t i = 0; i < slices.size(); ++i) {
     SCOPED_TRACE(expected[i].tensor);
-    EXPECT_EQ(test::keys_of(slices[i]),
-              (std::vector<std::string>{"tensor", "unit", "src", "count", "dst", "zero"}));
+    std::vector<std::string> keys = {"tensor", "unit", "src", "count", "dst", "zero"};
+    if (expected[i].tensor == "attn_sink") keys.emplace_back("tail");
+    EXPECT_EQ(test::keys_of(slices[i]), keys);
     EXPECT_EQ(slices[i].find("tensor")->as_string(), expected[i].tensor);
     EXPECT_EQ(slices[i].find("unit")->as_string(), expected[i].unit);
     EXPECT_EQ(number(slices[i], "src"), expected[i].src);
@@ -93,6 +122,9 @@ TEST_F(FlashPlan, CutsEveryTensorInItsOwnUnit) {
   const auto& ranks = document.find("ranks")->elements();
   ASSERT_EQ(ranks.size(), 3U);
   const std::uint64_t rows[] = {704, 704, 640};
+  const std::uint64_t groups[] = {3, 3, 2};  // output groups of 8 heads
+  const std::uint64_t tiles[] = {6, 6, 4};   // of the shared expert's 2048 columns
+  const std::uint64_t words[] = {43136, 43136, 43008};
   for (std::uint64_t rank = 0; rank < 3; ++rank) {
     SCOPED_TRACE(rank);
     const Json& planned = ranks[rank];
@@ -110,7 +142,22 @@ TEST_F(FlashPlan, CutsEveryTensorInItsOwnUnit) {
                             {"down", "byte", row / 2, count / 2, 384},
                             {"gate_scale", "row", row, count, 768},
                             {"up_scale", "row", row, count, 768},
-                            {"down_scale", "group", row / 32, count / 32, 24}});
+                            {"down_scale", "group", row / 32, count / 32, 24},
+                            {"wq_b", "row", 12288 * rank, 4096 * groups[rank], 12288},
+                            {"wq_b_scale", "tile_row", 96 * rank, 32 * groups[rank], 96},
+                            {"attn_sink", "row", 24 * rank, 8 * groups[rank], 32},
+                            {"wo_a", "row", 3072 * rank, 1024 * groups[rank], 3072},
+                            {"wo_a_scale", "tile_row", 24 * rank, 8 * groups[rank], 24},
+                            {"wo_b", "column", 3072 * rank, 1024 * groups[rank], 3072},
+                            {"wo_b_scale", "tile_column", 24 * rank, 8 * groups[rank], 24},
+                            {"shared_gate", "row", 768 * rank, 128 * tiles[rank], 768},
+                            {"shared_gate_scale", "tile_row", 6 * rank, tiles[rank], 6},
+                            {"shared_up", "row", 768 * rank, 128 * tiles[rank], 768},
+                            {"shared_up_scale", "tile_row", 6 * rank, tiles[rank], 6},
+                            {"shared_down", "column", 768 * rank, 128 * tiles[rank], 768},
+                            {"shared_down_scale", "tile_column", 6 * rank, tiles[rank], 6},
+                            {"embed", "row", 43136 * rank, words[rank], 43136},
+                            {"head", "row", 43136 * rank, words[rank], 43136}});
     // 3 projections of 4096 x 768 in MXFP4, 256 experts, 43 layers.
     const std::uint64_t layer = 256ULL * 3 * (4096 * 768 / 2 + 4096 * 768 / 32);
     EXPECT_EQ(number(planned, "bytes_layer"), layer);
@@ -151,6 +198,18 @@ TEST_F(FlashPlan, IsAnIdentityWhenNoAxisIsPaddedVirtually) {
     EXPECT_TRUE(document.find("identity")->as_bool()) << ranks;  // kernel padding is told apart
     EXPECT_GT(document.find("axes")->elements().at(0).find("kernel_overhead_pct")->as_double(), 0);
   }
+}
+
+TEST_F(FlashPlan, ForAnEngineSaysWhatIsVetted) {  // T1
+  const Words pair = {"--attention", "FLASHINFER_MLA_SPARSE_DSV4", "--moe", "flashinfer_cutlass"};
+  const Json document = plan(Words{"--target", "sm120", "--why"} + pair);
+  EXPECT_EQ(number(document.find("axes")->elements().at(0), "kernel"), 768U);
+  EXPECT_EQ(document.find("kernels")->find("experts")->as_string(), "flashinfer_cutlass");
+  EXPECT_TRUE(document.find("why")->elements().at(0).find("chosen")->as_bool());
+  test::expect_refusal(4, "MOXIE-P017",
+                       Words{"plan", config_, "--tp", "3", "--target", "sm90"} + pair);
+  test::expect_refusal(2, "MOXIE-U001", {"plan", config_, "--attention", "FLASHMLA"});
+  test::expect_refusal(2, "MOXIE-U001", {"plan", config_, "--moe", "flashinfer_cutlass"});
 }
 
 TEST_F(FlashPlan, NumbersRanksByGroupThenPart) {
