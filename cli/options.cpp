@@ -315,6 +315,10 @@ void add_quantize_options(CLI::App* verb, QuantizeArgs& args) {
 void add_verify_options(CLI::App* verb, VerifyArgs& args) {
   verb->add_option("DIR", args.folder, "folder written by moxie pack")->required();
   verb->add_option("--against", args.against, "the checkpoint it was packed from")->required();
+  verb->add_flag("--numeric", args.numeric,
+                 "also compute: padding contributes exactly zero, and the parts of all ranks add "
+                 "up (whole DeepSeek-V4 sets)");
+  add_layers(verb, args.layers);
 }
 
 void add_doctor_options(CLI::App* verb, DoctorArgs& args) {

@@ -145,6 +145,8 @@ int run_bench(const BenchArgs& args, const Console& console);
 struct VerifyArgs {
   std::filesystem::path folder;
   std::filesystem::path against;
+  bool numeric = false;
+  std::vector<int> layers;  // of the numeric check; the first packed one when empty
 };
 int run_verify(const VerifyArgs& args, const Console& console);
 

@@ -119,8 +119,10 @@ struct V4Config {
 // its scales. Source: the published reference code; docs/formats.md.
 MOXIE_API std::vector<CutTensor> cut_tensors(const CutWidths& widths);
 
+// "layers.3."; draft blocks count after the last layer: "mtp.0.".
+MOXIE_API std::string layer_prefix(const V4Config& config, std::uint64_t layer);
 // The tensors of a layer around its routed experts: norms, hyper-connections, attention, router,
-// shared experts. Draft blocks count after the last layer; theirs go by "mtp.0.".
+// shared experts.
 MOXIE_API std::vector<ModelTensor> layer_tensors(const V4Config& config, std::uint64_t layer);
 // The routed experts of a layer as DeepSeek names them; `format` is the main layers', draft blocks
 // stay in MXFP4.

@@ -81,11 +81,6 @@ bool holds(const std::vector<std::uint64_t>& list, std::uint64_t number) {
 
 bool is_draft(const V4Config& c, std::uint64_t layer) { return layer >= c.layers; }
 
-std::string prefix_of(const V4Config& c, std::uint64_t layer) {
-  return is_draft(c, layer) ? "mtp." + std::to_string(layer - c.layers) + "."
-                            : "layers." + std::to_string(layer) + ".";
-}
-
 void add_head_mix(const V4Config& c, TensorList& list) {
   list.f32("hc_head_fn", {c.copies, c.copies * c.hidden});
   list.f32("hc_head_base", {c.copies});
@@ -244,9 +239,14 @@ std::vector<CutTensor> cut_tensors(const CutWidths& widths) {
   return list;
 }
 
+std::string layer_prefix(const V4Config& c, std::uint64_t layer) {
+  return is_draft(c, layer) ? "mtp." + std::to_string(layer - c.layers) + "."
+                            : "layers." + std::to_string(layer) + ".";
+}
+
 std::vector<ModelTensor> layer_tensors(const V4Config& c, std::uint64_t layer) {
   TensorList list(c);
-  list.set_prefix(prefix_of(c, layer));
+  list.set_prefix(layer_prefix(c, layer));
   list.bf16("attn_norm.weight", {c.hidden});
   list.bf16("ffn_norm.weight", {c.hidden});
   const std::uint64_t mixes = (2 + c.copies) * c.copies;
@@ -280,7 +280,7 @@ std::vector<ModelTensor> routed_tensors(const V4Config& c, std::uint64_t layer,
   TensorList list(c);
   const std::uint64_t experts = draft ? c.draft_experts : c.experts;
   for (std::uint64_t expert = 0; expert < experts; ++expert) {
-    list.set_prefix(prefix_of(c, layer) + "ffn.experts." + std::to_string(expert) + ".");
+    list.set_prefix(layer_prefix(c, layer) + "ffn.experts." + std::to_string(expert) + ".");
     for (const std::string leaf : {"w1", "w3", "w2"}) {
       const bool down = leaf == "w2";
       const std::uint64_t rows = down ? c.hidden : c.inter;
