@@ -220,6 +220,9 @@ void add_synth_options(CLI::App* verb, SynthArgs& args) {
   add_choice<Pattern>(verb, "--pattern", args.options.pattern,
                       {Pattern::normal, Pattern::outliers, Pattern::monotonic, Pattern::constant},
                       "of the weights (default normal)");
+  verb->add_flag("--whole", args.options.whole,
+                 "all tensors and draft blocks of a DeepSeek-V4 model; of V4.1 vision and full "
+                 "engrams at its own size alone");
   add_count<std::uint64_t>(verb, "--seed", args.options.seed,
                            "same seed, same bytes, on every machine (default 0)");
 }
