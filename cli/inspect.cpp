@@ -26,9 +26,12 @@ std::array<TensorClass, 4> classify(const Checkpoint& checkpoint) {
   };
   for (const TensorInfo& tensor : checkpoint.tensors()) {
     const std::string_view name = tensor.name;
+    // Norms of blocks, mixes of the residual and vision models are none of a layer's attention.
+    const bool beside = has(name, "attn_norm") || has(name, "hc_attn_") || has(name, "vision") ||
+                        has(name, "visual");
     const std::size_t kind = has(name, "shared_expert")                      ? 1
                              : has(name, ".experts.") || has(name, "_exps.") ? 0
-                             : has(name, "attn")                             ? 2
+                             : has(name, "attn") && !beside                  ? 2
                                                                              : 3;
     ++classes[kind].tensors;
     classes[kind].bytes += tensor.bytes;

@@ -244,6 +244,8 @@ void add_synth_options(CLI::App* verb, SynthArgs& args) {
   add_choice<Pattern>(verb, "--pattern", args.options.pattern,
                       {Pattern::normal, Pattern::outliers, Pattern::monotonic, Pattern::constant},
                       "of the weights (default normal)");
+  verb->add_flag("--whole", args.options.whole,
+                 "all tensors of a DeepSeek-V4; at its own size alone vision and whole engrams");
   add_count<std::uint64_t>(verb, "--seed", args.options.seed,
                            "same seed, same bytes, on every machine (default 0)");
 }

@@ -34,8 +34,10 @@ BELOW = {
     "report": ["base"],
     "capi": ["layer", "report"],
 }
-# A public header belongs to the layer of its name; these to base; moxie.hpp is for users only, moxie.h is capi.
+# A public header belongs to the layer of its name; these to base, one to model; moxie.hpp is for users only, moxie.h is
+# capi.
 BASE_HEADERS = {"api", "status", "types", "execution", "json"}
+MODEL_HEADERS = {"tensors"}
 # Third-party header -> the files outside tests/, bench/ and fuzz/ that may include it.
 CONFINED = {
     r"CLI/.*": {"cli/main.cpp", "cli/option_kinds.hpp"},
@@ -70,7 +72,9 @@ def layer_of(path):
             return "capi" if name == "moxie" else None
         if name == "moxie":
             return "free"
-        return "base" if name in BASE_HEADERS else name if name in BELOW else None
+        if name in BASE_HEADERS:
+            return "base"
+        return "model" if name in MODEL_HEADERS else name if name in BELOW else None
     return parts[0] if parts[0] in ("cli", "examples") else "free"
 
 

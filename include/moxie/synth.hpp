@@ -34,6 +34,9 @@ struct SynthOptions {
       format;  // default the dialect's only one, else the config's, else mxfp4
   std::optional<DialectKind> dialect;  // default the model's own
   std::optional<DenseFormat> dense;  // bf16 or fp8_block instead of an FP4 format, without dialect
+  // All other tensors, too, and draft blocks; of DeepSeek-V4 under its own names alone. V4.1's
+  // vision model and whole engram tables are written only with all layers, experts and columns.
+  bool whole = false;
   Pattern pattern = Pattern::normal;
   std::uint64_t seed = 0;
   std::string name = "model";  // of the one file that the gguf dialect writes
@@ -60,7 +63,8 @@ MOXIE_API Json synth_config(std::string_view model);
 MOXIE_API void synthesise_config(const std::filesystem::path& out, const SynthOptions& options);
 
 // Writes config.json (and hf_quant_config.json for ModelOpt's NVFP4), one shard per layer and their
-// index into `out`, which must not exist or be empty; in the gguf dialect one file NAME.gguf.
+// index into `out`, which must not exist or be empty; in the gguf dialect one file NAME.gguf. With
+// `whole` shards of the draft blocks follow, and one of the tensors that belong to no layer.
 // Byte-identical for the same options on every machine and for any number of threads. On any error
 // what was written is removed. Errors: Error(unsupported) MOXIE-P010 for a dialect and format that
 // do not go together, or a config that lacks what a checkpoint is made from; Error(usage)

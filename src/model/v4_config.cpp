@@ -89,44 +89,43 @@ V4Config::Release release_of(const ConfigNumbers& keys, std::string_view model_t
   return drafts ? V4Config::Release::v4_0731 : V4Config::Release::v4;
 }
 
-}  // namespace
+// The sizes that every model of the family has.
+struct Size {
+  std::string_view key;
+  std::uint64_t V4Config::* member;
+  std::uint64_t most = kMaxWidth;
+};
+constexpr std::array kSizes{
+    Size{"vocab_size", &V4Config::vocab, kMaxCount},
+    Size{"num_attention_heads", &V4Config::heads},
+    Size{"head_dim", &V4Config::head_dim},
+    Size{"qk_rope_head_dim", &V4Config::rope_dim},
+    Size{"q_lora_rank", &V4Config::q_rank},
+    Size{"o_groups", &V4Config::output_groups},
+    Size{"o_lora_rank", &V4Config::o_rank},
+    Size{"n_shared_experts", &V4Config::shared_inter, 64},
+    Size{"hc_mult", &V4Config::copies, 64},
+    Size{"index_n_heads", &V4Config::index_heads},
+    Size{"index_head_dim", &V4Config::index_dim},
+};
 
-std::optional<V4Config> read_v4_config(const Json& config, const ModelConfig& routed) {
-  if (!routed.model_type.starts_with("deepseek_v4")) return std::nullopt;
+V4Config read_keys(const Json& config, const ModelConfig& routed) {
   const ConfigNumbers keys(config);
   V4Config model{.release = release_of(keys, routed.model_type),
                  .hidden = routed.hidden,
-                 .vocab = keys.number("vocab_size", kMaxCount),
                  .layers = routed.num_layers,
-                 .heads = keys.number("num_attention_heads"),
-                 .head_dim = keys.number("head_dim"),
-                 .rope_dim = keys.number("qk_rope_head_dim"),
-                 .q_rank = keys.number("q_lora_rank"),
-                 .output_groups = keys.number("o_groups"),
-                 .o_rank = keys.number("o_lora_rank"),
-                 .shared_inter = routed.inter * keys.number("n_shared_experts", 64),
                  .inter = routed.inter,
                  .experts = routed.experts,
                  .top_k = routed.top_k,
                  .hash_layers = std::min(routed.hash_layers, routed.num_layers),
-                 .copies = keys.number("hc_mult", 64),
-                 .index_heads = keys.number("index_n_heads"),
-                 .index_dim = keys.number("index_head_dim"),
                  .tile = tile_of(config),
-                 .compress_ratios = keys.numbers("compress_ratios")};
-  for (const std::uint64_t size :
-       {model.vocab, model.heads, model.head_dim, model.rope_dim, model.q_rank, model.output_groups,
-        model.o_rank, model.shared_inter, model.copies, model.index_heads, model.index_dim,
-        model.tile}) {
-    if (size == 0) return std::nullopt;
-  }
-  const std::uint64_t blocks = model.compress_ratios.size();
-  if (blocks < model.layers || blocks > model.layers + kMaxLayers) return std::nullopt;
-  if (model.heads % model.output_groups != 0 || model.rope_dim > model.head_dim)
-    return std::nullopt;
+                 .compress_ratios = keys.numbers("compress_ratios"),
+                 .draft_experts = routed.experts};
+  for (const Size& size : kSizes) model.*size.member = keys.number(size.key, size.most);
+  model.shared_inter *= model.inter;
   // num_nextn_predict_layers stays at 1 where there are three drafts; the ratios count them.
-  model.drafts = blocks - model.layers;
-  model.draft_experts = model.experts;
+  const std::uint64_t blocks = model.compress_ratios.size();
+  model.drafts = blocks > model.layers ? blocks - model.layers : 0;
   if (model.release != V4Config::Release::v4) model.markov_rank = keys.number("dspark_markov_rank");
   if (model.release == V4Config::Release::v4_1) {
     read_v4_1(keys, config, model);
@@ -134,6 +133,48 @@ std::optional<V4Config> read_v4_config(const Json& config, const ModelConfig& ro
       model.draft_experts = own;
   }
   return model;
+}
+
+}  // namespace
+
+std::vector<std::string_view> lacking_v4_keys(const Json& config, const ModelConfig& routed) {
+  const V4Config model = read_keys(config, routed);
+  std::vector<std::string_view> lacking;
+  const auto need = [&](std::string_view key, bool usable) {
+    if (!usable) lacking.push_back(key);
+  };
+  for (const Size& size : kSizes) need(size.key, model.*size.member > 0);
+  need("weight_block_size", model.tile > 0);
+  const std::uint64_t blocks = model.compress_ratios.size();
+  need("compress_ratios", blocks >= model.layers && model.drafts <= kMaxLayers);
+  if (!lacking.empty()) return lacking;
+  need("o_groups", model.heads % model.output_groups == 0);
+  need("qk_rope_head_dim", model.rope_dim <= model.head_dim);
+  if (model.release != V4Config::Release::v4 && model.drafts > 0)
+    need("dspark_markov_rank", model.markov_rank > 0);
+  if (model.release != V4Config::Release::v4_1) return lacking;
+  const ConfigNumbers keys(config);
+  for (const std::string_view key : {"kv_source_layer_ids", "index_source_layer_ids"}) {
+    const Json* list = keys.find(key);
+    need(key, list != nullptr && list->is_array());
+  }
+  if (!model.engram_layers.empty()) {
+    const auto& rows = model.engram_rows;
+    need("engram_num_embeddings",
+         rows.size() == model.engram_layers.size() && std::ranges::find(rows, 0U) == rows.end());
+    need("engram_head_dim", model.engram_dim > 0);
+    need("engram_n_heads or engram_max_ngram_size", model.engram_width > 0);
+  }
+  need("vision_config",
+       model.vision_layers == 0 || (model.vision_hidden > 0 && model.vision_inter > 0 &&
+                                    model.vision_patch > 0 && model.vision_downsample > 0));
+  return lacking;
+}
+
+std::optional<V4Config> read_v4_config(const Json& config, const ModelConfig& routed) {
+  if (!routed.model_type.starts_with("deepseek_v4")) return std::nullopt;
+  if (!lacking_v4_keys(config, routed).empty()) return std::nullopt;
+  return read_keys(config, routed);
 }
 
 }  // namespace moxie

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "moxie/json.hpp"
 #include "moxie/model.hpp"
@@ -12,5 +14,9 @@ namespace moxie {
 // nullopt for other families, and for a config that lacks a size: such a model's routed experts can
 // be planned, the rest of it can not.
 std::optional<V4Config> read_v4_config(const Json& config, const ModelConfig& routed);
+
+// Which keys of a config of the family are absent, or are of no use as they are; without any the
+// model can be read.
+std::vector<std::string_view> lacking_v4_keys(const Json& config, const ModelConfig& routed);
 
 }  // namespace moxie

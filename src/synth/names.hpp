@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "checkpoint/safetensors_writer.hpp"
@@ -24,6 +25,14 @@ enum class Content : std::uint8_t {
   input_global,   // f32, multiplier of the activations; compressed-tensors: its reciprocal
   expert_bias,    // bf16 [experts, n]
   logit_bias,     // bf16 [experts], part of the router's logits
+  // Of a whole model:
+  tile_exponents,  // E8M0 [row tiles, column tiles]
+  norm,            // bf16, factors near 1
+  mix_weight,      // f32 [mixes, copies * hidden], of hyper-connections
+  mix_base,        // f32 [mixes]; the first are of the sum over the copies
+  mix_scale,       // f32 [1 or 3]
+  sink,            // f32 [heads]
+  position_bias,   // f32 [ratio, channels], of a compressor
   // GGUF's, of all experts one after another:
   blocks,          // codes and scales [experts, n, k]
   weight_globals,  // f32 [experts]
@@ -38,6 +47,9 @@ struct Tensor {
   std::uint64_t expert = 0;
   ProjectionKind projection = ProjectionKind::gate;
   std::uint64_t number = 0;  // running number in the checkpoint
+  // Names the random stream where layer, expert and projection do not; 0 elsewhere.
+  std::uint64_t stream = 0;
+  std::optional<BlockFormat> format{};  // when it is not the recipe's
 };
 
 // In file order: the router, then the experts by id, gate before up before down. The first one has

@@ -11,62 +11,15 @@
 #include "formats/e4m3.hpp"
 #include "synth/code_tables.hpp"
 #include "synth/gguf_tensors.hpp"
+#include "synth/stream_words.hpp"
+#include "synth/whole_patterns.hpp"
 
 namespace moxie::synth {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "checkpoints are little endian");
-
-constexpr std::uint64_t kEachByte = 0x0101010101010101;
-
-// Calls word_at(i) for the bytes 8i..8i+7 of the tensor, lowest byte first.
-template <class WordAt>
-void fill_words(std::uint64_t begin, std::span<std::byte> out, WordAt word_at) {
-  std::uint64_t index = begin / 8;
-  std::size_t at = 0;
-  if (const std::uint64_t skip = begin % 8; skip != 0) {
-    const std::uint64_t word = word_at(index++) >> (8 * skip);
-    at = std::min<std::size_t>(8 - skip, out.size());
-    std::memcpy(out.data(), &word, at);
-  }
-  for (; out.size() - at >= 8; at += 8) {
-    const std::uint64_t word = word_at(index++);
-    std::memcpy(out.data() + at, &word, 8);
-  }
-  if (at < out.size()) {
-    const std::uint64_t word = word_at(index);
-    std::memcpy(out.data() + at, &word, out.size() - at);
-  }
-}
-
-// What the bytes of a stream are for; part of the stream's path, so the values stay as they are.
-enum class Part : std::uint8_t {
-  codes = 0,
-  scales = 1,
-  router_weight = 2,
-  router_bias = 3,
-  token_table = 4,
-  weight_global = 5,
-  input_global = 6,
-  dense_weight = 7,
-  tile_scales = 8,
-  expert_bias = 9,
-  biases = 10
-};
-
-Stream stream_of(const Recipe& recipe, const Tensor& tensor, Part part) {
-  return {recipe.seed,
-          {tensor.layer, tensor.expert, static_cast<std::uint64_t>(tensor.projection),
-           static_cast<std::uint64_t>(part)}};
-}
-
-std::uint64_t look_up(const ByteTable& table, std::uint64_t random) {
-  std::uint64_t word = 0;
-  for (unsigned shift = 0; shift < 64; shift += 8) {
-    word |= std::uint64_t{table[(random >> shift) & 0xFF]} << shift;
-  }
-  return word;
+BlockFormat format_of(const Recipe& recipe, const Tensor& tensor) {
+  return tensor.format.value_or(recipe.format);
 }
 
 void fill_random_codes(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
@@ -75,7 +28,7 @@ void fill_random_codes(const Recipe& recipe, const Tensor& tensor, std::uint64_t
                                         signed_codes(kNvfp4Magnitudes, 0)};
   static constexpr ByteTable kHigh[2] = {signed_codes(kMxfp4Magnitudes, 4),
                                          signed_codes(kNvfp4Magnitudes, 4)};
-  const auto format = static_cast<std::size_t>(recipe.format);
+  const auto format = static_cast<std::size_t>(format_of(recipe, tensor));
   const ByteTable& low = kLow[format];
   const ByteTable& high = kHigh[format];
   const Stream stream = stream_of(recipe, tensor, Part::codes);
@@ -86,7 +39,7 @@ void fill_random_codes(const Recipe& recipe, const Tensor& tensor, std::uint64_t
 
 void fill_random_scales(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
                         std::span<std::byte> out) {
-  const bool is_mxfp4 = recipe.format == BlockFormat::mxfp4;
+  const bool is_mxfp4 = format_of(recipe, tensor) == BlockFormat::mxfp4;
   const bool outliers = recipe.pattern == Pattern::outliers;
   const ByteTable& table = is_mxfp4   ? kE8m0Scales
                            : outliers ? kUe4m3ScalesBelowOutliers
@@ -128,16 +81,10 @@ void fill_scales(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin
     case Pattern::outliers:
       return fill_random_scales(recipe, tensor, begin, out);
     case Pattern::monotonic:
-      // 113 is prime and below every NaN code: neighbours differ, and so do neighbouring tensors.
-      return fill_words(begin, out, [number = tensor.number % 113](std::uint64_t i) {
-        std::uint64_t word = 0;
-        for (unsigned byte = 0; byte < 8; ++byte) {
-          word |= (31 * ((8 * i + byte) % 113) + number) % 113 << (8 * byte);
-        }
-        return word;
-      });
+      return fill_words(begin, out, [&](std::uint64_t i) { return position_word(tensor, i); });
     case Pattern::constant: {
-      const std::uint64_t one = recipe.format == BlockFormat::mxfp4 ? kE8m0One : 0x38;
+      const bool is_mxfp4 = format_of(recipe, tensor) == BlockFormat::mxfp4;
+      const std::uint64_t one = is_mxfp4 ? kE8m0One : 0x38;
       return fill_words(begin, out, [one](std::uint64_t) { return one * kEachByte; });
     }
   }
@@ -166,12 +113,6 @@ std::uint32_t scalar_bits(const Recipe& recipe, const Tensor& tensor) {
   return inverse ? std::bit_cast<std::uint32_t>(1.0F / std::bit_cast<float>(bits)) : bits;
 }
 
-// Sum of four random bytes less its mean: near Gaussian, deviation 148.
-int centred_sum(std::uint32_t random) {
-  const std::uint32_t pairs = (random & 0x00FF00FF) + ((random >> 8) & 0x00FF00FF);
-  return static_cast<int>((pairs & 0xFFFF) + (pairs >> 16)) - 510;
-}
-
 // Deviation 0.018: logits over some thousand inputs of unit variance stay of order one.
 std::uint64_t router_weight_word(const Stream& stream, std::uint64_t i) {
   std::uint64_t word = 0;
@@ -181,11 +122,6 @@ std::uint64_t router_weight_word(const Stream& stream, std::uint64_t i) {
     word |= std::uint64_t{encode_bf16(static_cast<float>(sum) * 0x1p-13F)} << (16 * element);
   }
   return word;
-}
-
-// (31 * position + tensor number) mod 113: legal E4M3 codes, and small whole numbers.
-std::uint64_t position_value(const Tensor& tensor, std::uint64_t position) {
-  return (31 * (position % 113) + tensor.number) % 113;
 }
 
 // Deviation 0.018; of outliers, one value in 256 is 64 times as large.
@@ -317,8 +253,8 @@ void fill(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
   if (recipe.dialect == DialectKind::gguf && fill_gguf(recipe, tensor, begin, out)) return;
   switch (tensor.content) {
     case Content::dense_weight:
-      return recipe.dense == DenseFormat::fp8_block ? fill_e4m3(recipe, tensor, begin, out)
-                                                    : fill_bf16(recipe, tensor, begin, out);
+      return tensor.entry.dtype == DType::f8_e4m3 ? fill_e4m3(recipe, tensor, begin, out)
+                                                  : fill_bf16(recipe, tensor, begin, out);
     case Content::tile_scales:
       return fill_tile_scales(recipe, tensor, begin, out);
     case Content::codes:
@@ -353,6 +289,14 @@ void fill(const Recipe& recipe, const Tensor& tensor, std::uint64_t begin,
       const Stream stream = stream_of(recipe, tensor, Part::biases);
       return fill_words(begin, out, [&](std::uint64_t i) { return router_bias_word(stream, i); });
     }
+    case Content::tile_exponents:
+    case Content::norm:
+    case Content::mix_weight:
+    case Content::mix_base:
+    case Content::mix_scale:
+    case Content::sink:
+    case Content::position_bias:
+      return fill_whole(recipe, tensor, begin, out);
     case Content::blocks:
     case Content::weight_globals:
     case Content::input_globals:

@@ -15,6 +15,7 @@
 #include "model/dialects/written_tensors.hpp"
 #include "model/gguf_config.hpp"
 #include "model/limits.hpp"
+#include "synth/whole_config.hpp"
 
 namespace moxie::synth {
 
@@ -249,6 +250,7 @@ Recipe make_recipe(const SynthOptions& options) {
     recipe.correction_bias |= family->router == RouterKind::sigmoid;
     recipe.biases = family->biases;
   }
+  if (options.whole) make_whole(recipe, options);
   return recipe;
 }
 

@@ -11,6 +11,13 @@
 
 namespace moxie::synth {
 
+// All tensors of a model.
+struct WholeModel {
+  std::uint64_t drafts = 0;
+  bool full_size = false;  // all layers, experts and columns
+  V4Config config{};       // what the written config.json says
+};
+
 struct Recipe {
   std::string model_type;          // of the whole model
   std::string_view layers_prefix;  // before the layer number; empty: the dialect's own
@@ -24,10 +31,11 @@ struct Recipe {
   std::uint64_t hidden = 0;
   std::uint64_t inter = 0;
   std::uint64_t top_k = 0;
-  std::uint64_t hash_layers = 0;  // first layers that are routed by token id
-  std::uint64_t vocab = 0;        // rows of a token table; 0 without hash layers
-  bool correction_bias = false;   // layers routed by score have a selection bias
-  bool biases = false;            // in GGUF: of every projection, and of the router's logits
+  std::uint64_t hash_layers = 0;      // first layers that are routed by token id
+  std::uint64_t vocab = 0;            // rows of a token table; 0 without hash layers
+  bool correction_bias = false;       // layers routed by score have a selection bias
+  bool biases = false;                // in GGUF: of every projection, and of the router's logits
+  std::optional<WholeModel> whole{};  // without it the experts and their routers alone
 };
 
 // The text model's part of a config: `text_config` where there is one.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint folder from a recipe: config files, one shard per layer, the index.
+// A checkpoint folder from a recipe: config files, shards, the index.
 #include "moxie/synth.hpp"
 
 #include <string>
@@ -14,6 +14,7 @@
 #include "synth/names.hpp"
 #include "synth/recipe.hpp"
 #include "synth/shard.hpp"
+#include "synth/whole_tensors.hpp"
 #include "synth/written_config.hpp"
 
 namespace moxie {
@@ -40,12 +41,12 @@ void require_free(const std::filesystem::path& out) {
 }
 
 // "model-00003-of-00043.safetensors"
-std::string shard_name(std::uint64_t layer, std::uint64_t layers) {
+std::string shard_name(std::uint64_t shard, std::uint64_t shards) {
   const auto five_digits = [](std::uint64_t number) {
     const std::string text = std::to_string(number);
     return std::string(5 - text.size(), '0') + text;
   };
-  return "model-" + five_digits(layer + 1) + "-of-" + five_digits(layers) + ".safetensors";
+  return "model-" + five_digits(shard + 1) + "-of-" + five_digits(shards) + ".safetensors";
 }
 
 std::uint64_t data_bytes(const std::vector<Tensor>& tensors) {
@@ -56,6 +57,7 @@ std::uint64_t data_bytes(const std::vector<Tensor>& tensors) {
 
 // Layers differ only in how their router is stored: by token id up to hash_layers, then by score.
 std::uint64_t total_bytes(const Recipe& recipe) {
+  if (recipe.whole) return synth::whole_bytes(recipe);
   const std::uint64_t hashed = recipe.hash_layers;
   const std::uint64_t scored = recipe.layers - hashed;
   constexpr std::uint64_t kTooMuch = ~std::uint64_t{0};
@@ -132,9 +134,12 @@ SynthReport synthesise(const std::filesystem::path& out, const SynthOptions& opt
 
   synth::ShardWriter writer(recipe);
   Json::Object weight_map;
-  for (std::uint64_t layer = 0; layer < recipe.layers; ++layer) {
-    const std::string shard = shard_name(layer, recipe.layers);
-    std::vector<Tensor> tensors = synth::tensors_of_layer(recipe, layer, report.tensors);
+  const std::uint64_t shards = recipe.whole ? synth::whole_shards(recipe) : recipe.layers;
+  for (std::uint64_t number = 0; number < shards; ++number) {
+    const std::string shard = shard_name(number, shards);
+    std::vector<Tensor> tensors = recipe.whole
+                                      ? synth::tensors_of_shard(recipe, number, report.tensors)
+                                      : synth::tensors_of_layer(recipe, number, report.tensors);
     writer.write(folder.staging() / shard, tensors, [&](std::uint64_t bytes) {
       report.bytes += bytes;
       report_progress(options.progress, report.bytes, total);

@@ -9,6 +9,7 @@
 #include "model/dialects/written_quantization.hpp"
 #include "synth/excluded_modules.hpp"
 #include "synth/names.hpp"
+#include "synth/whole_config.hpp"
 
 namespace moxie::synth {
 
@@ -18,7 +19,7 @@ void set_if_present(Json& config, std::string_view key, Json value) {
   if (config.find(key) != nullptr) config.set(key, std::move(value));
 }
 
-// One entry per written layer; a longer stack repeats the model's.
+// One entry per written layer, then a 0 per draft block; a longer stack repeats the model's.
 void fit_compress_ratios(Json& config, const Recipe& recipe) {
   const Json* ratios = config.find("compress_ratios");
   const Json* layers = config.find("num_hidden_layers");
@@ -29,6 +30,8 @@ void fit_compress_ratios(Json& config, const Recipe& recipe) {
   for (std::uint64_t layer = 0; layer < recipe.layers; ++layer) {
     fitted.push_back(ratios->elements()[layer % period]);
   }
+  const std::uint64_t drafts = recipe.whole ? recipe.whole->drafts : 0;
+  for (std::uint64_t draft = 0; draft < drafts; ++draft) fitted.push_back(0);
   config.set("compress_ratios", std::move(fitted));
 }
 
@@ -103,6 +106,7 @@ Json written_text_config(const Json& source, const Recipe& recipe) {
   fit_layer_types(config, recipe);
   mark_all_layers_sparse(config);
   fit_expert_groups(config, recipe);
+  if (recipe.whole) fit_whole_model(config, recipe);
   config.set("hidden_size", recipe.hidden)
       .set(inter_key(recipe.model_type), recipe.inter)
       .set("num_hidden_layers", recipe.layers)
@@ -112,7 +116,7 @@ Json written_text_config(const Json& source, const Recipe& recipe) {
   set_if_present(config, "num_local_experts", recipe.experts);
   set_if_present(config, "experts_per_token", recipe.top_k);
   set_if_present(config, "num_hash_layers", recipe.hash_layers);
-  set_if_present(config, "num_nextn_predict_layers", 0);
+  if (!recipe.whole) set_if_present(config, "num_nextn_predict_layers", 0);
   return config;
 }
 
@@ -127,6 +131,7 @@ Json written_config(const Json& source, const Recipe& recipe) {
   const Json& source_text = text_config_of(source);
   Json config = written_text_config(source_text, recipe);
   if (&source_text != &source) config = Json(source).set("text_config", std::move(config));
+  if (recipe.whole && !recipe.whole->full_size) config.erase("vision_config");
   if (recipe.dense) {
     config.erase("expert_dtype");
     config.erase("quantization_config");

@@ -27,7 +27,7 @@ const Words kPlanOptions = {"--tp",     "--ep",         "--placement",    "--for
 std::vector<Verb> verbs() {
   return {{"synth",
            kCommon + Words{"OUT", "--model", "--config", "--num-layers", "--experts", "--hidden",
-                           "--inter", "--format", "--dialect", "--pattern", "--seed"}},
+                           "--inter", "--format", "--dialect", "--pattern", "--whole", "--seed"}},
           {"inspect", kCommon + Words{"MODEL"}},
           {"plan", kCommon + kPlanOptions + Words{"MODEL", "--tokens", "--why"}},
           {"pack", kCommon + kPlanOptions +
