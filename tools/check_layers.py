@@ -34,8 +34,9 @@ BELOW = {
     "report": ["base"],
     "capi": ["layer", "report"],
 }
-# A public header belongs to the layer of its name; these to base; moxie.hpp is for users only, moxie.h is capi.
+# A public header belongs to the layer of its name; these to base and to plan; moxie.hpp is for users only, moxie.h is capi.
 BASE_HEADERS = {"api", "status", "types", "execution", "json"}
+PLAN_HEADERS = {"placement"}
 # Third-party header -> the files outside tests/, bench/ and fuzz/ that may include it.
 CONFINED = {
     r"CLI/.*": {"cli/main.cpp", "cli/option_kinds.hpp"},
@@ -70,6 +71,8 @@ def layer_of(path):
             return "capi" if name == "moxie" else None
         if name == "moxie":
             return "free"
+        if name in PLAN_HEADERS:
+            return "plan"
         return "base" if name in BASE_HEADERS else name if name in BELOW else None
     return parts[0] if parts[0] in ("cli", "examples") else "free"
 

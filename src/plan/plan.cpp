@@ -170,11 +170,14 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
                                     .expected = "ep <= " + std::to_string(config.experts),
                                     .got = std::to_string(options.ep)});
   }
+  check_placement(options.placement, config.experts, options.ep);
   ShardPlan plan;
   plan.model = config.model_type;
   plan.format = format_of(model, options);
   plan.tp = options.tp;
   plan.ep = options.ep;
+  if (options.ep > 1 || options.placement.kind == PlacementKind::file)
+    plan.placement = options.placement;
   plan.target = options.target;
   plan.act_format = options.act_format;
   plan.hidden = config.hidden;
@@ -184,14 +187,15 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
   plan.biases = config.biases;
   plan.recast = model.recast;
   check_widths(config, plan.format);
-  const KernelEntry& kernel = choose_kernel({.target = plan.target,
-                                             .format = plan.format,
-                                             .act_format = plan.act_format,
-                                             .hidden = plan.hidden,
-                                             .inter = divide_up(config.inter, plan.tp),
-                                             .kernel_align = options.kernel_align.value_or(1),
-                                             .local_experts = divide_up(config.experts, plan.ep)},
-                                            plan.considered);
+  const KernelEntry& kernel =
+      choose_kernel(with_placement({.target = plan.target,
+                                    .format = plan.format,
+                                    .act_format = plan.act_format,
+                                    .hidden = plan.hidden,
+                                    .inter = divide_up(config.inter, plan.tp),
+                                    .kernel_align = options.kernel_align.value_or(1)},
+                                   plan.placement, plan.experts, plan.ep),
+                    plan.considered);
   if (plan.act_format == ActFormat::nvfp4) {
     plan.act_scale = act_scale_of(options, model, plan.format);
     plan.act_margin = options.act_margin.value_or(kDefaultActMargin);
