@@ -20,6 +20,7 @@
 #include "cli/bench_sweep.hpp"
 #include "cli/bench_table.hpp"
 #include "cli/bench_timing.hpp"
+#include "cli/placements.hpp"
 #include "cli/references.hpp"
 #include "cli/run_subject.hpp"
 #include "moxie/report.hpp"
@@ -83,6 +84,7 @@ class Bench {
                 .seed = seed(),
                 .kernel_align = args_.plan.kernel_align,
                 .batch_invariant = args_.plan.batch_invariant,
+                .placement = args_.plan.placement ? word_of(*args_.plan.placement) : "",
                 .threads = args_.threads,
                 .threads_used = threads,
                 .way = way_,

@@ -129,7 +129,10 @@ Json record_of_load(const BenchSetting& setting, const ShardPlan& plan, const Lo
   Json problem;
   problem.set("model", setting.model).set("hidden", plan.hidden);
   problem.set("inter", plan.inter().original.value).set("experts", plan.experts);
-  problem.set("tp", plan.tp).set("ep", plan.ep).set("format", name_of(plan.format));
+  problem.set("tp", plan.tp).set("ep", plan.ep);
+  if (plan.placement.kind != PlacementKind::contiguous)
+    problem.set("placement", name_of(plan.placement.kind));
+  problem.set("format", name_of(plan.format));
   problem.set("act_format", name_of(plan.act_format)).set("target", name_of(plan.target));
   problem.set("weights", setting.makes_weights ? Json(name_of(setting.weights)) : Json());
   problem.set("seed", setting.seed);

@@ -50,7 +50,7 @@ Json problem_of(const ShardPlan& plan, const LayerSpec& spec, const PackedExpert
   Json problem;
   problem.set("format", name_of(plan.format)).set("act_format", name_of(plan.act_format));
   problem.set("hidden", plan.hidden).set("inter", plan.ranks.front().slice.rows.count.value);
-  problem.set("experts", experts.experts.count()).set("first_expert", experts.experts.first);
+  problem.set("experts", experts.experts.count()).set("first_expert", experts.experts.id(0));
   problem.set("top_k", spec.top_k).set("activation", name_of(spec.activation));
   problem.set("limit", spec.activation_limit ? Json(*spec.activation_limit) : Json());
   return problem.set("stride", plan.layout.stride).set("segments", std::move(segments));
@@ -80,6 +80,9 @@ void require_peer_runs(const ShardPlan& plan) {
     refuse("a peer runs one rank", "--tp 1 --ep 1, or --rank",
            fmt::format("{} ranks", plan.ranks.size()));
   }
+  if (!plan.ranks.front().experts.range())
+    refuse("a peer runs neighbouring experts", "--placement contiguous",
+           std::string(name_of(plan.placement.kind)));
   const bool runs = plan.act_format == ActFormat::bf16 || plan.act_format == ActFormat::fp8 ||
                     plan.act_format == ActFormat::fp8x2;
   if (!runs)

@@ -23,6 +23,10 @@ Json problem_json(const BenchSetting& setting, const BenchPoint& point) {
   problem.set("model", setting.model).set("tokens", point.tokens).set("hidden", plan.hidden);
   problem.set("inter", plan.inter().original.value).set("experts", plan.experts);
   problem.set("top_k", point.top_k).set("tp", plan.tp).set("ep", plan.ep);
+  if (plan.placement.kind != PlacementKind::contiguous) {
+    problem.set("placement", setting.placement.empty() ? std::string(name_of(plan.placement.kind))
+                                                       : setting.placement);
+  }
   problem.set("format", name_of(plan.format)).set("act_format", name_of(plan.act_format));
   if (has_act_scales(plan)) problem.set("act_scale", name_of(plan.act_scale));
   problem.set("target", name_of(plan.target)).set("routing", point.routing);
@@ -117,6 +121,8 @@ std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
     line += fmt::format(" --act-margin {}", plan.act_margin);
   if (setting.kernel_align) line += fmt::format(" --kernel-align {}", *setting.kernel_align);
   if (setting.batch_invariant) line += " --batch-invariant";
+  if (!setting.placement.empty())
+    line += fmt::format(" --placement {}", shell_word(setting.placement));
   if (setting.threads > 0) line += fmt::format(" --threads {}", setting.threads);
   if (setting.experts) line += fmt::format(" --experts {}", *setting.experts);
   if (setting.hidden) line += fmt::format(" --hidden {}", *setting.hidden);

@@ -28,7 +28,8 @@ struct BenchSetting {
   std::uint64_t seed = 0;
   std::optional<std::uint64_t> kernel_align;  // as given
   bool batch_invariant = false;
-  unsigned threads = 0;  // as given; 0: all
+  std::string placement{};  // as typed; empty: not given
+  unsigned threads = 0;     // as given; 0: all
   unsigned threads_used = 1;
   BenchWay way = BenchWay::eager;
   BenchWeights weights = BenchWeights::synth;

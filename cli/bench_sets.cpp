@@ -22,20 +22,21 @@ constexpr std::uint64_t kMostTries = 1000;  // seeds, for one set
                                  .got = std::move(got)});
 }
 
-// Experts first..end in another order, the same on every machine; the others as they are.
-std::vector<std::int32_t> permuted(std::uint64_t experts, ExpertRange range, std::uint64_t seed) {
+// The given experts in another order, the same on every machine; the others as they are.
+std::vector<std::int32_t> permuted(std::uint64_t experts, const RankExperts& moved,
+                                   std::uint64_t seed) {
   std::vector<std::int32_t> order(experts);
   std::iota(order.begin(), order.end(), 0);
   std::mt19937_64 random(seed);
-  for (std::uint64_t left = range.count(); left > 1; --left)
-    std::swap(order[range.first + left - 1], order[range.first + random() % left]);
+  for (std::uint64_t left = moved.count(); left > 1; --left)
+    std::swap(order[moved.id(left - 1)], order[moved.id(random() % left)]);
   return order;
 }
 
 void move_preferred(Probe& probe, const ShardPlan& plan, RoutingKind kind, std::uint64_t seed) {
   if (kind == RoutingKind::uniform) return;
   const bool alone = plan.ranks.size() == 1 && kind != RoutingKind::zipf;
-  const ExpertRange all{.first = 0, .end = plan.experts};
+  const RankExperts all(ExpertRange{.first = 0, .end = plan.experts});
   const std::vector<std::int32_t> order =
       permuted(plan.experts, alone ? plan.ranks.front().experts : all, seed);
   for (std::int32_t& id : probe.topk_ids) {

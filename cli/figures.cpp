@@ -7,28 +7,42 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "moxie/catalog.hpp"
 
 namespace moxie::cli {
 
+namespace {
+
+// Calls body(slot, expert-parallel rank) for the slots that are computed.
+template <class Body>
+void for_slots(const ShardPlan& plan, const Probe& probe, const Body& body) {
+  const ExpertOwners owners = owners_of(plan);
+  for (std::uint64_t token = 0; token < probe.tokens; ++token) {
+    const auto ids = std::span(probe.topk_ids).subspan(token * probe.top_k, probe.top_k);
+    for (std::uint64_t choice = 0; choice < probe.top_k; ++choice) {
+      if (const auto owner = owners.owner(ids, choice)) body(token * probe.top_k + choice, *owner);
+    }
+  }
+}
+
+}  // namespace
+
 bool holds(const ShardPlan& plan, std::int32_t expert) {
-  if (expert < 0) return false;
-  const auto number = static_cast<std::uint64_t>(expert);
-  return std::ranges::any_of(plan.ranks, [&](const RankPlan& rank) {
-    return number >= rank.experts.first && number < rank.experts.end;
-  });
+  return expert >= 0 && std::ranges::any_of(plan.ranks, [&](const RankPlan& rank) {
+           return rank.experts.holds(static_cast<std::uint64_t>(expert));
+         });
 }
 
 RunWork count_work(const ShardPlan& plan, const Probe& probe, DType output) {
   RunWork work;
-  std::vector<bool> active(plan.experts);
-  for (const std::int32_t id : probe.topk_ids) {
-    if (!holds(plan, id)) continue;
+  std::vector<bool> active(plan.experts * plan.ep);
+  for_slots(plan, probe, [&](std::uint64_t slot, std::uint32_t ep_rank) {
     ++work.slots;
-    active[static_cast<std::size_t>(id)] = true;
-  }
+    active[ep_rank * plan.experts + static_cast<std::uint64_t>(probe.topk_ids[slot])] = true;
+  });
   work.active_experts = static_cast<std::uint64_t>(std::ranges::count(active, true));
   const std::uint64_t weights = (plan.gated ? 3 : 2) * plan.hidden * plan.inter().original.value;
   const std::uint64_t group = plan.format == BlockFormat::mxfp4 ? 32 : 16;
@@ -39,14 +53,10 @@ RunWork count_work(const ShardPlan& plan, const Probe& probe, DType output) {
 }
 
 std::vector<std::uint64_t> slots_of_ranks(const ShardPlan& plan, const Probe& probe) {
+  std::vector<std::uint64_t> of_group(plan.ep);
+  for_slots(plan, probe, [&](std::uint64_t, std::uint32_t ep_rank) { ++of_group[ep_rank]; });
   std::vector<std::uint64_t> slots;
-  for (const RankPlan& rank : plan.ranks) {
-    slots.push_back(
-        static_cast<std::uint64_t>(std::ranges::count_if(probe.topk_ids, [&](std::int32_t id) {
-          return id >= 0 && static_cast<std::uint64_t>(id) >= rank.experts.first &&
-                 static_cast<std::uint64_t>(id) < rank.experts.end;
-        })));
-  }
+  for (const RankPlan& rank : plan.ranks) slots.push_back(of_group[rank.ep_rank]);
   return slots;
 }
 

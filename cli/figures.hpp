@@ -18,10 +18,10 @@
 namespace moxie::cli {
 
 // Counted from the problem: real parts only, of experts that a token goes to and that a rank of the
-// plan holds. The same for every plan of all ranks.
+// plan holds. The same for every tp.
 struct RunWork {
   std::uint64_t slots = 0;           // that are not masked
-  std::uint64_t active_experts = 0;  // with at least one slot
+  std::uint64_t active_experts = 0;  // with at least one slot; once for every group it has one on
   std::uint64_t flops = 0;           // two per weight and slot
   std::uint64_t bytes_weights = 0;   // codes and block scales
   std::uint64_t bytes_acts = 0;      // x read once, y written once

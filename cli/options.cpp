@@ -135,13 +135,24 @@ void add_shared_plan_options(CLI::App* verb, Options& options) {
   verb->add_flag("--batch-invariant", options.batch_invariant,
                  "refuse a plan in which a token's result depends on what else is in the batch");
   add_engine(verb, options.engine);
+}
+
+GivenPlacement parse_placement(const std::string& word) {
+  for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::interleaved}) {
+    if (word == name_of(kind)) return {.kind = kind, .file = {}};
+  }
+  if (word.starts_with("file:") && word.size() > 5)
+    return {.kind = PlacementKind::file, .file = word.substr(5)};
+  throw CLI::ValidationError("--placement",
+                             "\"" + word + "\" is none of contiguous|interleaved|file:PATH");
+}
+
+void add_placement(CLI::App* verb, std::optional<GivenPlacement>& placement) {
   verb->add_option_function<std::string>(
           "--placement",
-          [](const std::string& word) {
-            if (word != "contiguous")
-              throw CLI::ValidationError("--placement", "\"" + word + "\" is not contiguous");
-          },
-          "contiguous: how experts go to ranks (default, and the only one)")
+          [&placement](const std::string& word) { placement = parse_placement(word); },
+          "contiguous|interleaved|file:PATH: how experts go to the groups of --ep (default "
+          "contiguous)")
       ->type_name("NAME");
 }
 
@@ -255,6 +266,7 @@ void add_inspect_options(CLI::App* verb, InspectArgs& args) { add_model(verb, ar
 void add_plan_options(CLI::App* verb, PlanArgs& args) {
   add_model(verb, args.model);
   add_plan_choice(verb, args.options);
+  add_placement(verb, args.placement);
   add_certificate(verb, args.certificate);
   add_count<std::uint64_t>(verb, "--tokens", args.tokens, "tokens per call, for the workspace size",
                            1);
@@ -265,6 +277,7 @@ void add_pack_options(CLI::App* verb, PackArgs& args) {
   add_model(verb, args.model);
   verb->add_option("--out", args.out, "folder to write")->required();
   add_plan_choice(verb, args.options);
+  add_placement(verb, args.placement);
   add_certificate(verb, args.certificate);
   verb->add_option_function<std::string>(
       "--rank",
@@ -335,6 +348,7 @@ void add_run_options(CLI::App* verb, RunArgs& args) {
   add_model(verb, args.model, ", or a packed set");
   add_tp_list(verb, args.plan);
   add_shared_plan_options(verb, args.plan);
+  add_placement(verb, args.plan.placement);
   add_certificate(verb, args.plan.certificate);
   add_count<int>(verb, "--layer", args.layer, "layer to run (default the first complete one)");
   add_count<std::uint64_t>(verb, "--top-k", args.top_k, "experts per token (default the config's)",
@@ -384,6 +398,7 @@ void add_bench_options(CLI::App* verb, BenchArgs& args) {
   add_count<unsigned>(verb, "--rank", args.rank, "one rank of the plan alone, with random weights");
   add_tp_list(verb, args.plan);
   add_shared_plan_options(verb, args.plan);
+  add_placement(verb, args.plan.placement);
   add_certificate(verb, args.plan.certificate);
   verb->add_option_function<std::vector<std::string>>(
           "--tokens",

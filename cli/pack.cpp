@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cli/certificates.hpp"
+#include "cli/placements.hpp"
 #include "cli/verbs.hpp"
 #include "moxie/report.hpp"
 
@@ -13,7 +14,9 @@ namespace moxie::cli {
 int run_pack(const PackArgs& args, const Console& console) {
   OpenedModel opened = open_model(args.model);
   apply_certificate(opened, args.certificate);
-  const ShardPlan plan = make_plan(opened.model, args.options);
+  PlanOptions plan_options = args.options;
+  plan_options.placement = read_placement(args.placement);
+  const ShardPlan plan = make_plan(opened.model, plan_options);
   opened.findings.insert(opened.findings.end(), plan.findings.begin(), plan.findings.end());
   const bool has_mtp = std::ranges::any_of(opened.model.layers, &LayerExperts::mtp);
   if (args.layers.empty() && has_mtp) {

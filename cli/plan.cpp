@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/certificates.hpp"
+#include "cli/placements.hpp"
 #include "cli/verbs.hpp"
 #include "moxie/layer.hpp"
 #include "moxie/report.hpp"
@@ -39,10 +40,13 @@ std::string other_axes_text(const ShardPlan& plan) {
 }
 
 std::string text_of(const ShardPlan& plan) {
+  const bool contiguous = plan.placement.kind == PlacementKind::contiguous;
+  const std::string placed =
+      contiguous ? "" : fmt::format(", placement {}", name_of(plan.placement.kind));
   std::string text =
-      fmt::format("{}, {}: {} experts x {} layers on {} ranks (tp {}, ep {}), target {}, {}\n\n",
+      fmt::format("{}, {}: {} experts x {} layers on {} ranks (tp {}, ep {}{}), target {}, {}\n\n",
                   plan.model, name_of(plan.format), plan.experts, plan.layers, plan.ranks.size(),
-                  plan.tp, plan.ep, name_of(plan.target), plan.kernel);
+                  plan.tp, plan.ep, placed, name_of(plan.target), plan.kernel);
   Table axes({"axis", "original", "virtual", "logical", "kernel", "unit", "virtual %", "kernel %"});
   for (const AxisPlan& axis : plan.axes) {
     axes.add_row({std::string(name_of(axis.axis)), fmt::to_string(axis.original.value),
@@ -56,8 +60,7 @@ std::string text_of(const ShardPlan& plan) {
                "tail", "bytes/layer"});
   for (std::size_t i = 0; i < plan.ranks.size() && i < kMaxRows; ++i) {
     const RankPlan& rank = plan.ranks[i];
-    ranks.add_row({fmt::to_string(rank.rank),
-                   fmt::format("[{}, {})", rank.experts.first, rank.experts.end),
+    ranks.add_row({fmt::to_string(rank.rank), experts_text(rank.experts),
                    range_text(rank.slice.rows), fmt::to_string(rank.slice.rows.zero().value),
                    range_text(rank.slice.bytes), fmt::to_string(rank.slice.bytes.zero().value),
                    range_text(rank.slice.groups), fmt::to_string(rank.slice.groups.zero().value),
@@ -146,7 +149,9 @@ void size_workspace(ShardPlan& plan, OpenedModel& opened, std::uint64_t tokens) 
 int run_plan(const PlanArgs& args, const Console& console) {
   OpenedModel opened = open_model(args.model);
   const std::optional<Certificate> certificate = apply_certificate(opened, args.certificate);
-  ShardPlan plan = make_plan(opened.model, args.options);
+  PlanOptions options = args.options;
+  options.placement = read_placement(args.placement);
+  ShardPlan plan = make_plan(opened.model, options);
   warn_of_problems(opened);
   opened.findings.insert(opened.findings.end(), plan.findings.begin(), plan.findings.end());
   if (args.tokens) size_workspace(plan, opened, *args.tokens);

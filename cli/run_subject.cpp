@@ -13,6 +13,7 @@
 
 #include "cli/certificates.hpp"
 #include "cli/output_place.hpp"
+#include "cli/placements.hpp"
 #include "moxie/checkpoint.hpp"
 #include "moxie/device.hpp"
 
@@ -90,6 +91,13 @@ void require_same_width(const PackedFolder& folder, std::optional<std::uint64_t>
                fmt::to_string(asked.inter().kernel.value));
 }
 
+// What every rank holds must be what the set was packed with.
+void require_same_placement(const std::optional<GivenPlacement>& given, const ShardPlan& plan) {
+  if (!given || is_placed(plan, read_placement(given))) return;
+  refuse_usage("MOXIE-R013", "the set was packed with another --placement",
+               std::string(name_of(plan.placement.kind)), word_of(*given));
+}
+
 }  // namespace
 
 RunSubject::RunSubject(const RunArgs& args) : path_(args.model) {
@@ -132,6 +140,7 @@ void RunSubject::open_folder(const RunArgs& args) {
   require_same_engine(args.plan.engine, plan.engine);
   require_same_scales(args.plan, plan);
   require_same_width(*folder_, args.plan.kernel_align);
+  require_same_placement(args.plan.placement, plan);
   if (args.plan.batch_invariant) require_batch_invariant(plan);
   plans_.push_back(plan);
   findings_ = folder_->findings;
@@ -142,6 +151,7 @@ void RunSubject::open_checkpoint_folder(const RunArgs& args) {
   const GivenPlan& given = args.plan;
   apply_certificate(*opened_, given.certificate);
   findings_ = opened_->findings;
+  const Placement placement = read_placement(given.placement);
   const std::vector<unsigned> one = {1};
   for (const unsigned tp : given.tp.empty() ? one : given.tp) {
     plans_.push_back(
@@ -154,7 +164,8 @@ void RunSubject::open_checkpoint_folder(const RunArgs& args) {
                                    .act_scale = given.act_scale,
                                    .act_margin = given.act_margin,
                                    .batch_invariant = given.batch_invariant,
-                                   .engine = given.engine}));
+                                   .engine = given.engine,
+                                   .placement = placement}));
     findings_.insert(findings_.end(), plans_.back().findings.begin(), plans_.back().findings.end());
   }
 }

@@ -31,9 +31,16 @@ struct InspectArgs {
 };
 int run_inspect(const InspectArgs& args, const Console& console);
 
+// The option --placement; `file` belongs to the kind of that name.
+struct GivenPlacement {
+  PlacementKind kind = PlacementKind::contiguous;
+  std::filesystem::path file;
+};
+
 struct PlanArgs {
   std::filesystem::path model;
   PlanOptions options;
+  std::optional<GivenPlacement> placement;
   std::optional<std::filesystem::path> certificate;
   std::optional<std::uint64_t> tokens;
   bool why = false;
@@ -43,6 +50,7 @@ int run_plan(const PlanArgs& args, const Console& console);
 struct PackArgs {
   std::filesystem::path model;
   PlanOptions options;
+  std::optional<GivenPlacement> placement;
   std::optional<std::filesystem::path> certificate;
   std::filesystem::path out;
   std::optional<unsigned> rank;  // all when absent
@@ -71,6 +79,7 @@ struct GivenPlan {
   std::optional<double> act_margin;
   bool batch_invariant = false;
   std::optional<EngineBackends> engine;
+  std::optional<GivenPlacement> placement;
   std::optional<std::filesystem::path> certificate;
 };
 

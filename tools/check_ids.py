@@ -23,7 +23,7 @@ def ids(prefix, *ranges, width=0):
 
 REQUIRED = [
     *ids("R-", (1, 14), width=2),
-    *ids("P-", (1, 5), width=2),
+    *ids("P-", (1, 6), width=2),
     *ids("L-", (1, 5), width=2),
     *ids("Q-", (1, 9), width=2),
     *ids("S-", (1, 9), width=2),

@@ -34,10 +34,12 @@ BELOW = {
     "report": ["base"],
     "capi": ["layer", "report"],
 }
-# A public header belongs to the layer of its name; these to base, one to model; moxie.hpp is for users only, moxie.h is
+# A public header belongs to the layer of its name; these to base, model and plan; moxie.hpp is for users only, moxie.h is
 # capi.
 BASE_HEADERS = {"api", "status", "types", "execution", "json"}
 MODEL_HEADERS = {"tensors"}
+PLAN_HEADERS = {"placement"}
+CATALOG_HEADERS = {"engines"}
 # Third-party header -> the files outside tests/, bench/ and fuzz/ that may include it.
 CONFINED = {
     r"CLI/.*": {"cli/main.cpp", "cli/option_kinds.hpp"},
@@ -72,9 +74,11 @@ def layer_of(path):
             return "capi" if name == "moxie" else None
         if name == "moxie":
             return "free"
-        if name in BASE_HEADERS:
-            return "base"
-        return "model" if name in MODEL_HEADERS else name if name in BELOW else None
+        for names, layer in ((BASE_HEADERS, "base"), (MODEL_HEADERS, "model"), (PLAN_HEADERS, "plan"),
+                             (CATALOG_HEADERS, "catalog")):
+            if name in names:
+                return layer
+        return name if name in BELOW else None
     return parts[0] if parts[0] in ("cli", "examples") else "free"
 
 

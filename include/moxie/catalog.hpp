@@ -25,9 +25,10 @@ struct KernelProblem {
   BlockFormat format = BlockFormat::mxfp4;
   ActFormat act_format = ActFormat::bf16;
   std::uint64_t hidden = 0;
-  std::uint64_t inter = 0;         // of a rank, before the kernel's own padding
-  std::uint64_t kernel_align = 1;  // that the caller asks for on top of it
-  std::uint64_t local_experts = 0;
+  std::uint64_t inter = 0;          // of a rank, before the kernel's own padding
+  std::uint64_t kernel_align = 1;   // that the caller asks for on top of it
+  std::uint64_t local_experts = 0;  // of the rank that holds most
+  bool redundant_experts = false;   // experts lie on several ranks
 };
 
 // How a kernel adds up the products of a row: products are exact, `lanes` partial sums run side by
@@ -53,6 +54,7 @@ struct KernelEntry {
   std::span<const ActFormat> act_formats;
   SumOrder sum_order{};
   std::string_view route{};                // the routing kernel that goes with it
+  bool redundant_experts = false;          // calls leave choices to a rank that holds them too
   bool fallback = false;                   // correct, and slow: a plan that takes it says so
   bool built = false;                      // this binary holds its code
   std::span<const Target> more_targets{};  // that it runs on beside `target`

@@ -39,11 +39,13 @@ MOXIE_API LayerSpec spec_of(const ModelConfig& config);
 // One call's data, all owned by the caller. Inputs are only read. All of it, but for the trace, is
 // memory of the plan's target: the host's on the CPU, device memory on a GPU (HostCall copies).
 struct LayerIo {
-  MatrixRef x;                             // [tokens, hidden] bf16 or f32
-  const std::int32_t* topk_ids = nullptr;  // [tokens, top_k] global expert ids; -1 masks a slot
-  const float* topk_weights = nullptr;     // [tokens, top_k] final router weights
-  MutableMatrixRef y;                      // [tokens, hidden] f32 or bf16; every element is written
-  std::uint32_t* flags = nullptr;          // one word; see kFlagBadExpertId
+  MatrixRef x;  // [tokens, hidden] bf16 or f32
+  // [tokens, top_k] global expert ids; -1 masks a slot. Where experts lie on several ranks, all
+  // ranks take the same ids of a token: they say who computes what (ExpertOwners).
+  const std::int32_t* topk_ids = nullptr;
+  const float* topk_weights = nullptr;  // [tokens, top_k] final router weights
+  MutableMatrixRef y;                   // [tokens, hidden] f32 or bf16; every element is written
+  std::uint32_t* flags = nullptr;       // one word; see kFlagBadExpertId
   // [ranks held, tokens * top_k, kernel width]: where each rank copies, by slot, the values that
   // enter its down product; slots that it does not compute are left alone. nvfp4: with the global
   // scale, rounded to f32. Null: nobody looks.

@@ -14,6 +14,7 @@
 #include "moxie/measure.hpp"
 #include "moxie/model.hpp"
 #include "moxie/pack.hpp"
+#include "moxie/placement.hpp"
 #include "moxie/plan.hpp"
 #include "moxie/probe.hpp"
 #include "moxie/quantize.hpp"

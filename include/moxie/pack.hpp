@@ -23,11 +23,11 @@ namespace moxie {
 struct PackedExperts {
   unsigned rank = 0;
   PackedLayout layout;
-  ExpertRange experts;
-  std::vector<std::byte> blobs;  // [local experts, stride]
+  RankExperts experts;
+  std::vector<std::byte> blobs;  // [local experts, stride], in slot order
 
   [[nodiscard]] std::span<const std::byte> blob(std::uint64_t expert) const {
-    return std::span(blobs).subspan((expert - experts.first) * layout.stride, layout.stride);
+    return std::span(blobs).subspan(experts.slot_of(expert).value() * layout.stride, layout.stride);
   }
 };
 
@@ -43,7 +43,7 @@ MOXIE_API void pack_expert(const MoeModel& model, const ShardPlan& plan, const R
 struct BlobSource {
   unsigned rank = 0;
   PackedLayout layout;
-  ExpertRange experts;
+  RankExperts experts;
   // Writes all of one expert's blob, layout.stride bytes that may hold anything before. Called from
   // several threads at once, in any order; throws what it refuses.
   std::function<void(std::uint64_t expert, std::span<std::byte> blob)> pack_expert;
@@ -67,8 +67,8 @@ MOXIE_API PackedExperts pack(const MoeModel& model, const ShardPlan& plan, unsig
 // Random experts of one rank in place of a checkpoint's, from a seed, in parallel: codes uniform
 // over all sixteen; MXFP4 scales uniform over 2^-10 .. 2^-7; NVFP4 scales uniform over the positive
 // E4M3 numbers, with globals between 2^-15 and 2^-14, one of gate and up; biases of magnitude 2^-4
-// .. 2^-3; tails zero. Ranks of a plan draw independently: joined they are a layer, but another one
-// for every plan.
+// .. 2^-3; tails zero. Ranks of a plan draw independently, but for experts that lie on several
+// groups, which all draw the same: joined they are a layer, but another one for every plan.
 MOXIE_API PackedExperts draw_experts(const ShardPlan& plan, unsigned rank, std::uint64_t seed);
 
 // The tensors of one expert at their full (checkpoint) size, by segment; what `unpack_expert`

@@ -13,6 +13,7 @@
 #include "moxie/engines.hpp"
 #include "moxie/json.hpp"
 #include "moxie/model.hpp"
+#include "moxie/placement.hpp"
 #include "moxie/status.hpp"
 #include "moxie/types.hpp"
 
@@ -43,6 +44,7 @@ struct PlanOptions {
   // The kernels are then the engine's: the catalog is not asked, and a padded plan needs a vetted
   // combination (moxie/engines.hpp).
   std::optional<EngineBackends> engine{};
+  Placement placement{};  // of the experts on the groups
 };
 
 // A rank's part of one axis in one unit: `count` units from `src` of the source, then zeros up to
@@ -112,18 +114,6 @@ MOXIE_API UnitRange<Elems> slice_axis(const AxisPlan& axis, unsigned tp_rank);
 MOXIE_API UnitRange<Entries> cut_range(const TensorCut& cut, const AxisPlan& axis,
                                        unsigned tp_rank);
 
-// Global expert ids [first, end).
-struct ExpertRange {
-  std::uint64_t first = 0;
-  std::uint64_t end = 0;
-
-  [[nodiscard]] constexpr std::uint64_t count() const { return end - first; }
-  friend constexpr bool operator==(const ExpertRange&, const ExpertRange&) = default;
-};
-
-// Contiguous, near-equal; the first experts % ep ranks hold one more.
-MOXIE_API ExpertRange experts_of(std::uint64_t experts, unsigned ep, unsigned ep_rank);
-
 // The tensors of one packed expert.
 enum class Segment : std::uint8_t {
   gate,
@@ -155,8 +145,8 @@ struct PackedSegment {
   friend bool operator==(const PackedSegment&, const PackedSegment&) = default;
 };
 
-// All offsets of an expert, the same for every expert and rank of a plan. Expert e of a rank starts
-// at e * stride.
+// All offsets of an expert, the same for every expert and rank of a plan. The expert in slot s of a
+// rank starts at s * stride.
 struct PackedLayout {
   LayoutKind kind = LayoutKind::linear;
   std::vector<PackedSegment> segments;
@@ -171,7 +161,7 @@ struct RankPlan {
   unsigned rank = 0;  // ep_rank * tp + tp_rank
   unsigned tp_rank = 0;
   unsigned ep_rank = 0;
-  ExpertRange experts;
+  RankExperts experts;
   InterSlice slice;
   std::uint64_t bytes_layer = 0;  // expert_bytes * local experts
   std::uint64_t bytes_total = 0;  // over all main layers with experts
@@ -191,6 +181,7 @@ struct ShardPlan {
   bool recast = false;  // of NVFP4, whose globals stay; the format is then MXFP4
   unsigned tp = 1;
   unsigned ep = 1;
+  Placement placement;  // contiguous for interleaved on one group, which is the same
   Target target = Target::cpu;
   ActFormat act_format = ActFormat::bf16;
   ActScale act_scale = ActScale::checkpoint;  // of nvfp4; means nothing for other formats
@@ -223,14 +214,20 @@ struct ShardPlan {
 // ep out of range, and for act_scale or act_margin that nothing consumes; Error(unsupported) with
 // every kernel's reason, for ep > experts, an unknown format, a width no scale group divides, or
 // nvfp4 activations without a source of global scales; for an engine MOXIE-P017 with every element
-// that is not vetted, MOXIE-P018.
+// that is not vetted, MOXIE-P018; those of check_placement().
 MOXIE_API ShardPlan make_plan(const MoeModel& model, const PlanOptions& options);
 
 // One rank's share as a plan of its own, tp 1 and ep 1, to run where the others are not: its part
 // of the intermediate axis is the whole axis, its experts keep their global ids, and the others
 // have none. Holds for weights that are drawn, not for a checkpoint's. Errors: Error(usage)
-// MOXIE-P001 for a rank outside the plan or without a real part.
+// MOXIE-P001 for a rank outside the plan or without a real part; Error(unsupported) MOXIE-P024
+// where experts lie on several ranks, of which one alone computes a part.
 MOXIE_API ShardPlan plan_of_rank(const ShardPlan& plan, unsigned rank);
+
+// Who computes the choices of tokens under the plan.
+MOXIE_API ExpertOwners owners_of(const ShardPlan& plan);
+// Whether an expert lies on several expert-parallel ranks. Allocates nothing.
+MOXIE_API bool has_redundant_experts(const ShardPlan& plan);
 
 // That a token's result does not depend on what else is in the batch. It holds for every kernel;
 // nvfp4 activations with dynamic scales give it up. Errors: Error(unsupported) MOXIE-P016.

@@ -37,6 +37,8 @@ struct PlanStaging {
 
 // Error(usage) MOXIE-K004.
 const RankPlan& require_rank(const ShardPlan& plan, std::uint32_t rank);
+// All plans here are contiguous.
+ExpertRange contiguous_experts(const RankPlan& rank);
 
 }  // namespace moxie::capi
 

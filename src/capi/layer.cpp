@@ -67,14 +67,14 @@ MoeLayer bind(const moxie_plan& plan, const moxie_prepare_options& options) {
 }
 
 void require_owned(const RankPlan& rank, std::uint64_t expert) {
-  if (expert >= rank.experts.first && expert < rank.experts.end) return;
-  throw Error(ErrorCode::usage,
-              {.code = "MOXIE-R009",
-               .message = "the rank does not own this expert",
-               .where = {.expert = expert, .rank = rank.rank},
-               .expected = "an expert from " + std::to_string(rank.experts.first) + " to below " +
-                           std::to_string(rank.experts.end),
-               .got = std::to_string(expert)});
+  if (rank.experts.holds(expert)) return;
+  const ExpertRange held = contiguous_experts(rank);
+  throw Error(ErrorCode::usage, {.code = "MOXIE-R009",
+                                 .message = "the rank does not own this expert",
+                                 .where = {.expert = expert, .rank = rank.rank},
+                                 .expected = "an expert from " + std::to_string(held.first) +
+                                             " to below " + std::to_string(held.end),
+                                 .got = std::to_string(expert)});
 }
 
 void require_blob_bytes(const ShardPlan& plan, std::uint64_t bytes) {

@@ -21,6 +21,8 @@ const RankPlan& require_rank(const ShardPlan& plan, std::uint32_t rank) {
                                  .got = std::to_string(rank)});
 }
 
+ExpertRange contiguous_experts(const RankPlan& rank) { return rank.experts.range().value(); }
+
 namespace {
 
 // No value for null.
@@ -91,6 +93,15 @@ void require_same(std::string_view field, const std::optional<Value>& given, Val
 // A packed set was planned already: what is given must be what it was packed for.
 ShardPlan plan_of(const PackedFolder& folder, const Given& given) {
   const ShardPlan& plan = folder.plan;
+  if (plan.placement.kind != PlacementKind::contiguous) {
+    throw Error(ErrorCode::unsupported,
+                {.code = "MOXIE-A006",
+                 .message = "this interface knows ranks by a first and a last expert alone",
+                 .where = {.file = folder.path.string()},
+                 .expected = "a set packed with --placement contiguous",
+                 .got = std::string(name_of(plan.placement.kind)),
+                 .hint = "the C++ interface takes every placement"});
+  }
   require_same("tp", given.tp, plan.tp);
   require_same("ep", given.ep, plan.ep);
   require_same("target", given.target, plan.target);
@@ -185,12 +196,13 @@ int moxie_describe_rank(const moxie_plan* plan, uint32_t rank, moxie_rank_info* 
   return guarded([&] {
     require_pointer(plan, "plan");
     const moxie::RankPlan& part = require_rank(plan->plan, rank);
+    const moxie::ExpertRange experts = contiguous_experts(part);
     write_struct(info, {.struct_size = 0,
                         .tp_rank = part.tp_rank,
                         .ep_rank = part.ep_rank,
                         .reserved = 0,
-                        .first_expert = part.experts.first,
-                        .end_expert = part.experts.end,
+                        .first_expert = experts.first,
+                        .end_expert = experts.end,
                         .bytes = part.bytes_layer});
   });
 }

@@ -32,6 +32,7 @@ constexpr KernelEntry kKernels[] = {
      .act_formats = kPortableActFormats,
      .sum_order = {.lanes = 8, .block = 256},
      .route = "cpu.portable.route",
+     .redundant_experts = true,
      .built = true},
     // Rows of activations stay in a block's shared memory, and counts of experts in another's: that
     // bounds both.
@@ -110,6 +111,8 @@ std::string refusal(const KernelEntry& kernel, const KernelProblem& problem) {
     return "takes up to " + std::to_string(kernel.local_experts_most) + " experts of a rank, not " +
            std::to_string(problem.local_experts);
   }
+  if (problem.redundant_experts && !kernel.redundant_experts)
+    return "takes every expert on one rank, and the placement puts some on several";
   return {};
 }
 

@@ -38,7 +38,7 @@ void DeviceExperts::check_problems(std::uint64_t local_expert, std::uint32_t pro
   throw Error(ErrorCode::unsupported,
               {.code = "MOXIE-R022",
                .message = "the kernel can not hold a group scaled by 2^-127",
-               .where = {.expert = experts_.first + local_expert, .rank = rank_},
+               .where = {.expert = experts_.id(local_expert), .rank = rank_},
                .expected = "scale bytes above 0 wherever a code is not zero",
                .got = "scale byte 0 under codes that are not",
                .hint = "plan another target: such groups are far below what bf16 shows"});

@@ -45,7 +45,7 @@ class DeviceExperts {
   ExpertsShape shape_;
   BlobOffsets offsets_;
   unsigned rank_ = 0;
-  ExpertRange experts_;
+  RankExperts experts_;
   std::uint64_t packed_bytes_ = 0;  // of a blob
   std::uint64_t stride_ = 0;
   device::Buffer blobs_;            // [local experts, stride]

@@ -91,7 +91,8 @@ std::uint64_t bytes_for(const ShardPlan& plan, const LayerSpec& spec, const Expe
   std::uint64_t most = 0;  // ranks run one after another in the same space
   for (const RankPlan& rank : plan.ranks)
     most = std::max(most, kernel.workspace_bytes(experts_shape(plan, spec, rank), tokens));
-  return kWorkspaceAlign + partials_bytes(plan, spec, kernel, tokens) + most;
+  return kWorkspaceAlign + partials_bytes(plan, spec, kernel, tokens) +
+         own_ids_bytes(has_redundant_experts(plan), spec, tokens) + most;
 }
 
 }  // namespace
@@ -125,6 +126,9 @@ void MoeLayer::State::bind(const ShardPlan& of, const LayerSpec& with,
   check_ranks(std::move(ranks));
   require_device(plan.target);
   partials = find_partials_kernel(plan.target);
+  owners = owners_of(plan);
+  MOXIE_CHECK(partials == nullptr || !owners.redundant(),
+              "no kernel of a GPU leaves choices to another holder of their expert");
   if (const int code = kernel->prepare == nullptr ? 0 : kernel->prepare(); code != 0) {
     throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
                                          .message = "the device does not load " + plan.kernel,
@@ -232,18 +236,19 @@ std::vector<ActScales> MoeLayer::act_scales() const {
 void MoeLayer::reload(unsigned rank, std::uint64_t expert, std::span<const std::byte> blob) {
   State::HeldRank& held = state_->held[state_->require(rank, expert)];
   PackedExperts& packed = held.packed;
+  const std::uint64_t slot = packed.experts.slot_of(expert).value();
   check_blob(state_->plan, rank, expert, blob);
   if (state_->partials != nullptr) {
-    held.on_device.write(expert - packed.experts.first, blob);
+    held.on_device.write(slot, blob);
     return;
   }
-  std::memcpy(packed.blobs.data() + (expert - packed.experts.first) * packed.layout.stride,
-              blob.data(), blob.size());
+  std::memcpy(packed.blobs.data() + slot * packed.layout.stride, blob.data(), blob.size());
 }
 
 std::span<const std::byte> MoeLayer::blob(unsigned rank, std::uint64_t expert) const {
   const State::HeldRank& held = state_->held[state_->require(rank, expert)];
-  if (state_->partials != nullptr) return held.on_device.read(expert - held.packed.experts.first);
+  if (state_->partials != nullptr)
+    return held.on_device.read(held.packed.experts.slot_of(expert).value());
   return held.packed.blob(expert);
 }
 

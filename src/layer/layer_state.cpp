@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -25,8 +26,7 @@ bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16;
 std::size_t MoeLayer::State::require(unsigned rank, std::uint64_t expert) const {
   for (std::size_t i = 0; i < held.size(); ++i) {
     const PackedExperts& packed = held[i].packed;
-    if (packed.rank == rank && expert >= packed.experts.first && expert < packed.experts.end)
-      return i;
+    if (packed.rank == rank && packed.experts.holds(expert)) return i;
   }
   throw Error(ErrorCode::usage, {.code = "MOXIE-R009",
                                  .message = "the layer does not hold this expert",
@@ -44,16 +44,34 @@ bool MoeLayer::State::accepts(const LayerIo& io) const {
   return shapes && pointers;
 }
 
+LayerIo MoeLayer::State::own_choices(const HeldRank& rank, const LayerIo& io,
+                                     std::byte* room) const {
+  if (!owners.redundant()) return io;
+  auto* ids = reinterpret_cast<std::int32_t*>(room);
+  const unsigned ep_rank = plan.ranks[rank.packed.rank].ep_rank;
+  for (std::uint64_t token = 0; token < io.x.rows; ++token) {
+    const std::span of_token(io.topk_ids + token * spec.top_k, spec.top_k);
+    for (std::uint64_t choice = 0; choice < spec.top_k; ++choice) {
+      const auto owner = owners.owner(of_token, choice);
+      // Ids of no expert pass: the kernel reports them.
+      ids[token * spec.top_k + choice] = owner.value_or(ep_rank) == ep_rank ? of_token[choice] : -1;
+    }
+  }
+  LayerIo own = io;
+  own.topk_ids = ids;
+  return own;
+}
+
 void MoeLayer::State::run_rank(const HeldRank& rank, const LayerIo& io, float* y, float* act_tap,
                                std::byte* workspace) const {
   if (rank.empty) {
     std::fill_n(y, io.x.rows * plan.hidden, 0.0F);
     return;
   }
-  ExpertsArgs args = args_of(rank, io);
+  ExpertsArgs args = args_of(rank, own_choices(rank, io, workspace));
   args.y = y;
   args.act_tap = act_tap;
-  args.workspace = workspace;
+  args.workspace = workspace + own_ids_bytes(owners.redundant(), spec, io.x.rows);
   kernel->run(args);
 }
 
@@ -79,15 +97,17 @@ ExpertsArgs MoeLayer::State::args_of(const HeldRank& rank, const LayerIo& io) co
 }
 
 // A call with dynamic scales: what it quantises with is what it has measured.
-ActScales MoeLayer::State::warm_up(const HeldRank& rank, const LayerIo& io, float margin,
+ActScales MoeLayer::State::warm_up(const HeldRank& rank, const LayerIo& all, float margin,
                                    std::byte* workspace) const {
   std::byte* base = align_up(workspace, kWorkspaceAlign);
+  std::byte* rest = base + partials_bytes(plan, spec, *kernel, all.x.rows);
+  const LayerIo io = own_choices(rank, all, rest);
   Measured measured;
   ExpertsArgs args = args_of(rank, io);
   args.shape.act_scale = ActScale::dynamic;
   args.act_margin = margin;
   args.y = reinterpret_cast<float*>(base);
-  args.workspace = base + partials_bytes(plan, spec, *kernel, io.x.rows);
+  args.workspace = rest + own_ids_bytes(owners.redundant(), spec, io.x.rows);
   args.trace = nullptr;
   if (partials == nullptr) {
     args.flags = &measured.flags;

@@ -32,6 +32,13 @@ inline std::uint64_t partials_bytes(const ShardPlan& plan, const LayerSpec& spec
   return one && !empty && kernel.stores_y ? 0 : 2 * partial_bytes(plan, tokens);
 }
 
+// Bytes of the ids that one rank computes, [tokens, top_k] i32: none where every expert has one
+// holder, who then computes all of its choices.
+inline std::uint64_t own_ids_bytes(bool redundant, const LayerSpec& spec, std::uint64_t tokens) {
+  if (!redundant) return 0;
+  return round_up(tokens * spec.top_k * sizeof(std::int32_t), kWorkspaceAlign);
+}
+
 // Whether one call may have so many slots.
 inline bool fits(std::uint64_t tokens, std::uint64_t top_k) { return tokens <= kMaxSlots / top_k; }
 
@@ -52,6 +59,7 @@ struct MoeLayer::State {
   const PartialsKernel* partials = nullptr;  // on a GPU
   BlobOffsets offsets;
   std::vector<HeldRank> held;  // ascending by rank
+  ExpertOwners owners;
   unsigned threads = 1;
 
   // Everything but the experts of `ranks`: refuses what can be refused without them.
@@ -69,6 +77,8 @@ struct MoeLayer::State {
   void run(const LayerIo& io, std::byte* workspace) const;
   [[nodiscard]] CallStatus run_on_device(const LayerIo& io, std::byte* workspace,
                                          void* stream) const;
+  // The call with the choices of other holders masked, in the first own_ids_bytes() of `room`.
+  [[nodiscard]] LayerIo own_choices(const HeldRank& rank, const LayerIo& io, std::byte* room) const;
   void run_rank(const HeldRank& rank, const LayerIo& io, float* y, float* act_tap,
                 std::byte* workspace) const;
   // The arguments of the kernel for one rank.
@@ -80,7 +90,7 @@ struct MoeLayer::State {
   };
   void measure_on_device(const ExpertsArgs& args, Measured& measured) const;
   [[nodiscard]] std::vector<std::int32_t> host_ids(const LayerIo& io) const;
-  [[nodiscard]] ActScales warm_up(const HeldRank& rank, const LayerIo& io, float margin,
+  [[nodiscard]] ActScales warm_up(const HeldRank& rank, const LayerIo& all, float margin,
                                   std::byte* workspace) const;
 };
 

@@ -80,7 +80,7 @@ MoeLayer::State::HeldRank& MoeLayer::State::add_rank(PackedExperts header) {
   const RankPlan& rank = plan.ranks[header.rank];
   std::vector<std::int32_t> local(plan.experts, -1);
   for (std::uint64_t i = 0; i < rank.experts.count(); ++i)
-    local[rank.experts.first + i] = static_cast<std::int32_t>(i);
+    local[rank.experts.id(i)] = static_cast<std::int32_t>(i);
   const ExpertsShape shape = experts_shape(plan, spec, rank);
   DeviceExperts on_device;
   if (partials != nullptr) on_device = DeviceExperts(header, local, *kernel, shape, offsets);
@@ -114,8 +114,10 @@ void MoeLayer::State::hold(PackedExperts packed) {
                      }},
                 staging);
   }
-  for (std::uint64_t expert = packed.experts.first; expert < packed.experts.end; ++expert)
+  for (std::uint64_t slot = 0; slot < packed.experts.count(); ++slot) {
+    const std::uint64_t expert = packed.experts.id(slot);
     check_blob(plan, packed.rank, expert, packed.blob(expert));
+  }
   add_rank(std::move(packed));
 }
 
@@ -125,7 +127,7 @@ void MoeLayer::State::hold(const BlobSource& source, StagingMemory& staging) {
   check_header(header);
   HeldRank& rank = add_rank(std::move(header));
   const PackLocal pack = [&](std::uint64_t local, std::span<std::byte> blob) {
-    pack_one(plan, source, source.experts.first + local, blob);
+    pack_one(plan, source, source.experts.id(local), blob);
   };
   if (partials != nullptr) {
     rank.on_device.load(pack, staging);

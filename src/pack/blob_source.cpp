@@ -38,8 +38,7 @@ PackedExperts pack(const BlobSource& source) {
   const std::uint64_t stride = source.layout.stride;
   packed.blobs.resize(source.experts.count() * stride);
   parallel_for(source.experts.count(), [&](std::uint64_t i) {
-    source.pack_expert(source.experts.first + i,
-                       std::span(packed.blobs).subspan(i * stride, stride));
+    source.pack_expert(source.experts.id(i), std::span(packed.blobs).subspan(i * stride, stride));
   });
   if (source.finish) source.finish();
   return packed;

@@ -62,8 +62,9 @@ void draw_row(const Stream& stream, std::uint64_t row, Part part, BlockFormat fo
   std::memcpy(out.data(), &value, sizeof value);
 }
 
-void draw_expert(const ShardPlan& plan, const RankPlan& rank, std::uint64_t expert,
-                 std::uint64_t seed, std::span<std::byte> blob) {
+// `drawn_as` is the rank whose numbers are drawn.
+void draw_expert(const ShardPlan& plan, const RankPlan& rank, unsigned drawn_as,
+                 std::uint64_t expert, std::uint64_t seed, std::span<std::byte> blob) {
   for (const PackedSegment& segment : plan.layout.segments) {
     const SegmentSource source = source_of(segment.segment);
     // Gate and up have one input, and share its scale and their global as checkpoints have them.
@@ -71,7 +72,7 @@ void draw_expert(const ShardPlan& plan, const RankPlan& rank, std::uint64_t expe
     const Segment named = !same                              ? segment.segment
                           : source.part == Part::dequant_mul ? Segment::up_dequant_mul
                                                              : Segment::up_act_dequant_mul;
-    const Stream stream(seed, {rank.rank, expert, static_cast<std::uint64_t>(named)});
+    const Stream stream(seed, {drawn_as, expert, static_cast<std::uint64_t>(named)});
     std::uint64_t rows = segment.rows;
     std::uint64_t row_bytes = segment.row_bytes;
     if (!source.is_scalar()) {
@@ -99,9 +100,13 @@ BlobSource drawn_source(const ShardPlan& plan, unsigned rank, std::uint64_t seed
   return {.rank = rank,
           .layout = plan.layout,
           .experts = plan.ranks[rank].experts,
-          .pack_expert = [&plan, rank, seed](std::uint64_t expert, std::span<std::byte> blob) {
+          .pack_expert = [&plan, rank, seed, owners = owners_of(plan)](std::uint64_t expert,
+                                                                       std::span<std::byte> blob) {
             std::ranges::fill(blob, std::byte{0});
-            draw_expert(plan, plan.ranks[rank], expert, seed, blob);
+            const RankPlan& part = plan.ranks[rank];
+            // Of several holders all draw what the first one does.
+            const unsigned drawn_as = owners.holders(expert).front() * plan.tp + part.tp_rank;
+            draw_expert(plan, part, drawn_as, expert, seed, blob);
           }};
 }
 

@@ -207,7 +207,8 @@ class FolderPacker {
       entries.push_back(
           {blobs_tensor_name(layer.layer), DType::u8, {rank.experts.count(), stride}});
     } else {
-      for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert) {
+      for (std::uint64_t slot = 0; slot < rank.experts.count(); ++slot) {
+        const std::uint64_t expert = rank.experts.id(slot);
         logical.push_back(logical_tensors(model_.checkpoint, plan_.layout, layer, expert));
         for (const LogicalTensor& tensor : logical.back()) entries.push_back(tensor.entry);
       }
@@ -217,7 +218,7 @@ class FolderPacker {
     for (std::uint64_t first = 0; first < rank.experts.count(); first += batch_experts_) {
       const std::uint64_t count = std::min(batch_experts_, rank.experts.count() - first);
       parallel_for(count, [&](std::uint64_t i) {
-        pack_expert(model_, plan_, rank, layer, rank.experts.first + first + i,
+        pack_expert(model_, plan_, rank, layer, rank.experts.id(first + i),
                     std::span(batch).subspan(i * stride, stride));
       });
       for (std::uint64_t i = 0; i < count; ++i) {

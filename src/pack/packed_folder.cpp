@@ -152,8 +152,8 @@ class LayerLoader {
         path_(folder.path / rank_folder_name(rank) / layer_file_name(layer)),
         file_(open_checkpoint(path_)) {
     if (folder.layout == FileLayout::kernel) {
-      blobs_ = &require(blobs_tensor_name(layer), rank_.experts.first);
-      check_type(*blobs_, rank_.experts.first, blobs_->dtype == DType::u8, "U8",
+      blobs_ = &require(blobs_tensor_name(layer), rank_.experts.id(0));
+      check_type(*blobs_, rank_.experts.id(0), blobs_->dtype == DType::u8, "U8",
                  {rank_.experts.count(), plan_.layout.stride});
     } else {
       find_names();
@@ -164,7 +164,7 @@ class LayerLoader {
     if (blobs_ == nullptr) {
       std::ranges::fill(blob, std::byte{0});
     } else {
-      const std::uint64_t local = expert - rank_.experts.first;
+      const std::uint64_t local = rank_.experts.slot_of(expert).value();
       std::ranges::copy(file_.bytes(*blobs_).subspan(local * blob.size(), blob.size()),
                         blob.begin());
     }

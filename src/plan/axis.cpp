@@ -69,11 +69,4 @@ InterSlice slice_inter(const AxisPlan& axis, unsigned tp_rank, BlockFormat forma
               convert<ScaleGroups>(rows, [format](Elems e) { return to_scale_groups(e, format); })};
 }
 
-ExpertRange experts_of(std::uint64_t experts, unsigned ep, unsigned ep_rank) {
-  const std::uint64_t each = experts / ep;
-  const std::uint64_t longer = experts % ep;  // ranks that hold one more
-  const std::uint64_t first = each * ep_rank + std::min<std::uint64_t>(ep_rank, longer);
-  return {.first = first, .end = first + each + (ep_rank < longer ? 1 : 0)};
-}
-
 }  // namespace moxie

@@ -157,14 +157,15 @@ std::uint64_t choose_kernels(const ModelConfig& config, const PlanOptions& optio
     plan.considered = engine_answers(engine_problem(plan));
     return std::lcm(engine_align(engine_problem(plan)), scale_group(plan.format));
   }
-  const KernelEntry& kernel = choose_kernel({.target = plan.target,
-                                             .format = plan.format,
-                                             .act_format = plan.act_format,
-                                             .hidden = plan.hidden,
-                                             .inter = divide_up(config.inter, plan.tp),
-                                             .kernel_align = options.kernel_align.value_or(1),
-                                             .local_experts = divide_up(config.experts, plan.ep)},
-                                            plan.considered);
+  const KernelEntry& kernel =
+      choose_kernel(with_placement({.target = plan.target,
+                                    .format = plan.format,
+                                    .act_format = plan.act_format,
+                                    .hidden = plan.hidden,
+                                    .inter = divide_up(config.inter, plan.tp),
+                                    .kernel_align = options.kernel_align.value_or(1)},
+                                   plan.placement, plan.experts, plan.ep),
+                    plan.considered);
   plan.kernel = kernel.name;
   plan.route_kernel = kernel.route;
   note_fallback(kernel, plan);
@@ -220,8 +221,8 @@ void require_same_cut(const ShardPlan& main, const ShardPlan& draft) {
   };
   require("tp", std::to_string(main.tp), std::to_string(draft.tp));
   require("ep", std::to_string(main.ep), std::to_string(draft.ep));
-  for (const Axis axis : {Axis::moe_inter, Axis::heads, Axis::output_groups, Axis::shared_inter,
-                          Axis::vocab}) {
+  for (const Axis axis :
+       {Axis::moe_inter, Axis::heads, Axis::output_groups, Axis::shared_inter, Axis::vocab}) {
     const auto text = [&](const ShardPlan& plan) {
       const AxisPlan* found = plan.find(axis);
       if (found == nullptr) return std::string("absent");
@@ -244,11 +245,14 @@ ShardPlan make_plan(const MoeModel& model, const PlanOptions& options) {
                                     .expected = "ep <= " + std::to_string(config.experts),
                                     .got = std::to_string(options.ep)});
   }
+  check_placement(options.placement, config.experts, options.ep);
   ShardPlan plan;
   plan.model = config.model_type;
   plan.format = format_of(model, options);
   plan.tp = options.tp;
   plan.ep = options.ep;
+  if (options.ep > 1 || options.placement.kind == PlacementKind::file)
+    plan.placement = options.placement;
   plan.target = options.target;
   plan.act_format = options.act_format;
   plan.hidden = config.hidden;

@@ -74,12 +74,20 @@ Json axis_json(const AxisPlan& axis) {
 }
 
 Json rank_json(const ShardPlan& plan, const RankPlan& rank) {
+  const std::optional<ExpertRange> range = rank.experts.range();
+  const bool as_range = plan.placement.kind == PlacementKind::contiguous && range;
   Json experts = Json::array();
-  experts.push_back(rank.experts.first);
-  experts.push_back(rank.experts.end);
+  if (as_range) {
+    experts.push_back(range->first);
+    experts.push_back(range->end);
+  } else {
+    for (std::uint64_t slot = 0; slot < rank.experts.count(); ++slot)
+      experts.push_back(rank.experts.id(slot));
+  }
   Json json;
   json.set("rank", rank.rank).set("tp_rank", rank.tp_rank).set("ep_rank", rank.ep_rank);
-  json.set("experts", std::move(experts)).set("slices", slices_json(plan, rank));
+  json.set(as_range ? "experts" : "expert_ids", std::move(experts));
+  json.set("slices", slices_json(plan, rank));
   json.set("bytes_layer", rank.bytes_layer).set("bytes_total", rank.bytes_total);
   return json;
 }
@@ -178,12 +186,13 @@ const KernelEntry& read_kernel(const Reader& read, const Json& document, const S
   const std::string name = read.field(read.field(document, "kernels"), "experts").as_string();
   for (const KernelEntry& kernel : kernel_catalog()) {
     if (kernel.name != name) continue;
-    const std::string reason = refusal(kernel, {.target = plan.target,
-                                                .format = plan.format,
-                                                .act_format = plan.act_format,
-                                                .hidden = plan.hidden,
-                                                .inter = plan.inter().kernel.value,
-                                                .local_experts = divide_up(plan.experts, plan.ep)});
+    const std::string reason =
+        refusal(kernel, with_placement({.target = plan.target,
+                                        .format = plan.format,
+                                        .act_format = plan.act_format,
+                                        .hidden = plan.hidden,
+                                        .inter = plan.inter().kernel.value},
+                                       plan.placement, plan.experts, plan.ep));
     if (!reason.empty() || plan.inter().kernel.value % kernel.inter_multiple != 0)
       read.refuse("kernels: " + name, reason);
     return kernel;
@@ -223,6 +232,34 @@ void read_act_scale(const Reader& read, const Json& document, ShardPlan& plan) {
   if (!(plan.act_margin >= 1 && plan.act_margin <= 0x1p20)) read.refuse("act_margin");
 }
 
+// The ids that the ranks of one expert-parallel group hold alike. Read for every placement with
+// ids: what the ranks are derived into is then no larger than the document.
+void read_placement(const Reader& read, const Json& document, ShardPlan& plan) {
+  if (document.find("placement") == nullptr) return;
+  const auto kind = read.named<PlacementKind>(document, "placement", 3);
+  const bool implied = kind == PlacementKind::interleaved && plan.ep == 1;
+  if (kind == PlacementKind::contiguous || implied) read.refuse("placement", name_of(kind));
+  std::vector<std::vector<std::uint64_t>> map;
+  const Json::Array& ranks = read.field(document, "ranks").elements();
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::vector<std::uint64_t> ids;
+    for (const Json& id : read.field(ranks[rank], "expert_ids").elements())
+      ids.push_back(id.as_unsigned(kMaxWidth));
+    if (rank % plan.tp == 0) {
+      map.push_back(std::move(ids));
+    } else if (ids != map.back()) {
+      read.refuse("expert_ids", "ranks of one group that differ");
+    }
+  }
+  plan.placement = {.kind = PlacementKind::file, .map = std::move(map)};
+  try {
+    check_placement(plan.placement, plan.experts, plan.ep);
+  } catch (const Error& error) {
+    read.refuse("expert_ids", error.what());
+  }
+  if (kind == PlacementKind::interleaved) plan.placement = {.kind = kind};
+}
+
 // What decides the plan, from the document; the rest follows from it.
 ShardPlan read_decision(const Reader& read, const Json& document) {
   ShardPlan plan;
@@ -245,6 +282,7 @@ ShardPlan read_decision(const Reader& read, const Json& document) {
   if (plan.hidden == 0 || plan.hidden > kMaxWidth || plan.hidden % scale_group(plan.format) != 0)
     read.refuse("hidden");
   if (plan.experts > kMaxWidth || plan.ep > plan.experts) read.refuse("experts");
+  read_placement(read, document, plan);
   const Json& workspace = read.field(document, "workspace_bytes");
   if (!workspace.is_null()) plan.workspace_bytes = read.number(document, "workspace_bytes");
   plan.widths = read_widths(read, document);
@@ -280,8 +318,10 @@ Json to_json(const PackedLayout& layout) {
 Json to_json(const ShardPlan& plan) {
   Json json;
   json.set("schema", kSchema).set("model", plan.model).set("format", name_of(plan.format));
-  json.set("tp", plan.tp).set("ep", plan.ep).set("target", name_of(plan.target));
-  json.set("act_format", name_of(plan.act_format));
+  json.set("tp", plan.tp).set("ep", plan.ep);
+  if (plan.placement.kind != PlacementKind::contiguous)
+    json.set("placement", name_of(plan.placement.kind));
+  json.set("target", name_of(plan.target)).set("act_format", name_of(plan.act_format));
   if (plan.act_format == ActFormat::nvfp4) {
     json.set("act_scale", name_of(plan.act_scale));
     if (plan.act_scale == ActScale::warmup) json.set("act_margin", plan.act_margin);
@@ -306,9 +346,8 @@ Json to_json(const ShardPlan& plan) {
   for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(plan, rank));
   json.set("ranks", std::move(ranks));
   if (plan.engine) {
-    json.set("engine", Json::object()
-                           .set("attention", plan.engine->attention)
-                           .set("moe", plan.engine->moe));
+    json.set("engine",
+             Json::object().set("attention", plan.engine->attention).set("moe", plan.engine->moe));
   }
   json.set("kernels", Json::object().set("route", plan.route_kernel).set("experts", plan.kernel));
   json.set("workspace_bytes", plan.workspace_bytes ? Json(*plan.workspace_bytes) : Json());

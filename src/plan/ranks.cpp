@@ -25,11 +25,12 @@ std::uint64_t require_product(std::uint64_t a, std::uint64_t b) {
 std::vector<RankPlan> plan_ranks(const ShardPlan& plan) {
   std::vector<RankPlan> ranks;
   for (unsigned ep_rank = 0; ep_rank < plan.ep; ++ep_rank) {
+    const RankExperts experts = experts_of(plan.placement, plan.experts, plan.ep, ep_rank);
     for (unsigned tp_rank = 0; tp_rank < plan.tp; ++tp_rank) {
       RankPlan rank{.rank = ep_rank * plan.tp + tp_rank,
                     .tp_rank = tp_rank,
                     .ep_rank = ep_rank,
-                    .experts = experts_of(plan.experts, plan.ep, ep_rank),
+                    .experts = experts,
                     .slice = slice_inter(plan.inter(), tp_rank, plan.format)};
       rank.bytes_layer = require_product(plan.layout.expert_bytes, rank.experts.count());
       rank.bytes_total = require_product(rank.bytes_layer, plan.layers);
@@ -51,6 +52,34 @@ void derive_ranks(ShardPlan& plan) {
   plan.ranks = plan_ranks(plan);
 }
 
+ExpertOwners owners_of(const ShardPlan& plan) {
+  std::vector<RankExperts> of_ep_ranks;
+  for (const RankPlan& rank : plan.ranks) {
+    if (rank.tp_rank == 0) of_ep_ranks.push_back(rank.experts);
+  }
+  return {plan.experts, of_ep_ranks};
+}
+
+bool has_redundant_experts(const ShardPlan& plan) {
+  std::uint64_t held = 0;
+  for (const RankPlan& rank : plan.ranks) held += rank.tp_rank == 0 ? rank.experts.count() : 0;
+  return held > plan.experts;
+}
+
+KernelProblem with_placement(KernelProblem problem, const Placement& placement,
+                             std::uint64_t experts, unsigned ep) {
+  std::uint64_t held = 0;
+  for (unsigned ep_rank = 0; ep_rank < ep; ++ep_rank) {
+    const std::uint64_t count = placement.kind == PlacementKind::file
+                                    ? placement.map[ep_rank].size()
+                                    : experts_of(experts, ep, ep_rank).count();
+    problem.local_experts = std::max(problem.local_experts, count);
+    held += count;
+  }
+  problem.redundant_experts = held > experts;
+  return problem;
+}
+
 ShardPlan plan_of_rank(const ShardPlan& plan, unsigned rank) {
   const auto refuse = [&](std::string message, std::string expected) {
     throw Error(ErrorCode::usage, {.code = "MOXIE-P001",
@@ -61,6 +90,14 @@ ShardPlan plan_of_rank(const ShardPlan& plan, unsigned rank) {
   if (rank >= plan.ranks.size()) {
     refuse("the rank is not in the plan",
            "a rank from 0 to " + std::to_string(plan.ranks.size() - 1));
+  }
+  if (has_redundant_experts(plan)) {
+    throw Error(ErrorCode::unsupported,
+                {.code = "MOXIE-P024",
+                 .message = "a rank alone does not compute all choices of experts that lie on "
+                            "several ranks",
+                 .where = {.rank = rank},
+                 .expected = "a placement with every expert on one rank"});
   }
   RankPlan alone = plan.ranks[rank];
   const Elems real = alone.slice.rows.count;

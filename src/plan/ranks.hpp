@@ -10,4 +10,9 @@ namespace moxie {
 // Error(unsupported) MOXIE-P009 when a size exceeds 64 bits.
 void derive_ranks(ShardPlan& plan);
 
+// The problem with what the placement asks of a kernel; contiguous and interleaved ranks hold the
+// same numbers of experts.
+KernelProblem with_placement(KernelProblem problem, const Placement& placement,
+                             std::uint64_t experts, unsigned ep);
+
 }  // namespace moxie

@@ -49,12 +49,23 @@ class ExpertComparison {
                    std::uint64_t expert)
       : set_(set), source_(source), layer_(layer), expert_(expert) {}
 
+  // Every expert-parallel group that holds the expert holds all of it.
   ExpertTally compare() {
+    for (ep_rank_ = 0; ep_rank_ < set_.plan.ep; ++ep_rank_) {
+      if (!set_.plan.ranks[ep_rank_ * set_.plan.tp].experts.holds(expert_)) continue;
+      compare_group();
+      is_first_group_ = false;
+    }
+    return std::move(tally_);
+  }
+
+ private:
+  void compare_group() {
     for (const PackedSegment& segment : set_.plan.layout.segments) {
       const SegmentSource from = source_of(segment.segment);
       const std::vector<PackedPart> parts = parts_of(segment, from);
       if (parts.empty()) continue;
-      if (has_source(from)) ++tally_.tensors;
+      if (has_source(from) && is_first_group_) ++tally_.tensors;
       if (from.is_scalar()) {
         compare_scalar(from, parts);
       } else {
@@ -62,10 +73,8 @@ class ExpertComparison {
       }
     }
     if (set_.layout == FileLayout::kernel) compare_padding();
-    return std::move(tally_);
   }
 
- private:
   [[nodiscard]] bool has_source(SegmentSource from) const {
     const ExpertTensors& expert = layer_.experts[expert_];
     return from.is_scalar() ? scalar_of(expert, from).present() : rows_of(expert, from).present();
@@ -86,11 +95,11 @@ class ExpertComparison {
                                .got = std::move(got)});
   }
 
-  // The expert's owners in rank order, those that can not be read too.
+  // The group's ranks in order, those that can not be read too.
   [[nodiscard]] std::vector<PackedPart> owners() const {
     std::vector<PackedPart> parts;
     for (const RankPlan& rank : set_.plan.ranks) {
-      if (expert_ < rank.experts.first || expert_ >= rank.experts.end) continue;
+      if (rank.ep_rank != ep_rank_) continue;
       const auto packed = std::ranges::find(set_.ranks, rank.rank, &PackedRank::rank);
       const bool readable = packed != set_.ranks.end() && packed->checkpoint.has_value();
       parts.push_back(
@@ -105,7 +114,7 @@ class ExpertComparison {
     part.tensor = part.packed->checkpoint->find(blobs_tensor_name(layer_.layer));
     if (!check_tensor(part, DType::u8, {part.rank->experts.count(), stride})) return false;
     part.bytes = part.packed->checkpoint->bytes(*part.tensor)
-                     .subspan((expert_ - part.rank->experts.first) * stride, stride);
+                     .subspan(part.rank->experts.slot_of(expert_).value() * stride, stride);
     return true;
   }
 
@@ -284,6 +293,8 @@ class ExpertComparison {
   const MoeModel& source_;
   const LayerExperts& layer_;
   std::uint64_t expert_;
+  unsigned ep_rank_ = 0;  // of the group that is compared
+  bool is_first_group_ = true;
   std::string name_;
   ExpertTally tally_;
 };
@@ -299,9 +310,10 @@ std::uint64_t expected_tensors(const PackedSet& set, const RankPlan& rank, const
                                const LayerExperts& layer) {
   if (set.layout == FileLayout::kernel) return 1;
   std::uint64_t count = 0;
-  for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert) {
+  for (std::uint64_t slot = 0; slot < rank.experts.count(); ++slot) {
     for (const PackedSegment& segment : set.plan.layout.segments) {
-      count += logical_tensor(source.checkpoint, layer, expert, segment) ? 1 : 0;
+      const auto tensor = logical_tensor(source.checkpoint, layer, rank.experts.id(slot), segment);
+      count += tensor ? 1 : 0;
     }
   }
   return count;

@@ -19,10 +19,10 @@ struct ExpertTally {
   std::vector<Finding> findings;
 };
 
-// Joins the ranks' real parts of every tensor in rank order and holds them against the source.
-// Where a part belongs follows from the counts before it, not from the plan's own source offsets:
-// an offset that is wrong in the plan is found. Error(input) MOXIE-K003 for a bad scale in the
-// source.
+// Joins the real parts of each group's ranks of every tensor in rank order and holds them against
+// the source. Where a part belongs follows from the counts before it, not from the plan's own
+// source offsets: an offset that is wrong in the plan is found. Error(input) MOXIE-K003 for a bad
+// scale in the source.
 ExpertTally compare_expert(const PackedSet& set, const MoeModel& source, const LayerExperts& layer,
                            std::uint64_t expert);
 

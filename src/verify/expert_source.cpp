@@ -88,12 +88,16 @@ double CheckpointExperts::dequant_mul(std::uint64_t expert, ProjectionKind kind,
 }
 
 JoinedExperts::JoinedExperts(const ShardPlan& plan, BlobOf blob_of)
-    : plan_(plan), blob_of_(std::move(blob_of)), joined_(make_unpacked(plan, std::byte{0xFF})) {}
+    : plan_(plan),
+      owners_(owners_of(plan)),
+      blob_of_(std::move(blob_of)),
+      joined_(make_unpacked(plan, std::byte{0xFF})) {}
 
 ref::Expert JoinedExperts::expert(std::uint64_t number) {
   for (std::vector<std::byte>& tensor : joined_.tensors) std::ranges::fill(tensor, std::byte{0xFF});
+  const std::uint32_t holder = owners_.holders(number).front();  // all hold the same
   for (const RankPlan& rank : plan_.ranks) {
-    if (number < rank.experts.first || number >= rank.experts.end) continue;
+    if (rank.ep_rank != holder) continue;
     unpack_expert(plan_, rank, blob_of_(rank.rank, number), joined_);
   }
   return {.gate = plan_.gated ? matrix(number, ProjectionKind::gate, plan_.hidden) : ref::Matrix{},

@@ -63,6 +63,7 @@ class JoinedExperts {
   [[nodiscard]] float act_dequant_mul(std::uint64_t expert, ProjectionKind kind) const;
 
   const ShardPlan& plan_;
+  ExpertOwners owners_;
   BlobOf blob_of_;
   UnpackedExpert joined_;
 };

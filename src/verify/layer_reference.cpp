@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -65,14 +66,21 @@ const KernelEntry& entry_of(std::string_view kernel) {
   return *found;
 }
 
+// The expert-parallel rank that computes a slot.
+std::optional<std::uint32_t> owner_of(const ExpertOwners& owners, const Probe& probe,
+                                      std::uint64_t slot) {
+  const std::uint64_t choice = slot % probe.top_k;
+  return owners.owner(std::span(probe.topk_ids).subspan(slot - choice, probe.top_k), choice);
+}
+
 // Where the judge takes the global scales of nvfp4 activations from.
-ref::ActScaling scaling_of(const ShardPlan& plan, std::span<const ActScales> frozen) {
+ref::ActScaling scaling_of(const ShardPlan& plan, const Probe& probe,
+                           std::span<const ActScales> frozen) {
   ref::ActScaling scaling{.policy = plan.act_scale, .groups = plan.ep};
-  scaling.group_of_expert.resize(plan.experts);
-  for (const RankPlan& rank : plan.ranks) {
-    for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert)
-      scaling.group_of_expert[expert] = rank.ep_rank;
-  }
+  scaling.group_of_slot.resize(probe.topk_ids.size());
+  const ExpertOwners owners = owners_of(plan);
+  for (std::uint64_t slot = 0; slot < probe.topk_ids.size(); ++slot)
+    scaling.group_of_slot[slot] = owner_of(owners, probe, slot).value_or(0);
   if (plan.act_scale != ActScale::warmup) return scaling;
   if (frozen.size() != plan.ranks.size()) {
     throw Error(ErrorCode::usage,
@@ -121,7 +129,7 @@ LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& 
   if (auto starts = group_boundaries(plan); !starts.empty())
     problem.part_starts = std::move(starts);
   if (plan.act_format == ActFormat::nvfp4)
-    problem.act_scaling = scaling_of(plan, options.act_scales);
+    problem.act_scaling = scaling_of(plan, probe, options.act_scales);
   ref::Result result = ref::run(problem);
   report_progress(options.progress, plan.experts, plan.experts);
   return {.tokens = probe.tokens,
@@ -229,15 +237,12 @@ std::vector<float> joined_acts(const ShardPlan& plan, const Probe& probe,
   MOXIE_CHECK(taps.size() == plan.ranks.size() * slots * kernel,
               "there is a tap of every rank, [tokens, top_k, kernel width] each");
   std::vector<float> joined(slots * inter, 0.0F);
+  const ExpertOwners owners = owners_of(plan);
   for (const RankPlan& rank : plan.ranks) {
     const auto tap = taps.subspan(rank.rank * slots * kernel, slots * kernel);
     const UnitRange<Elems>& columns = rank.slice.rows;
     for (std::uint64_t slot = 0; slot < slots; ++slot) {
-      const std::int64_t id = probe.topk_ids[slot];
-      if (id < 0 || static_cast<std::uint64_t>(id) < rank.experts.first ||
-          static_cast<std::uint64_t>(id) >= rank.experts.end) {
-        continue;
-      }
+      if (owner_of(owners, probe, slot) != rank.ep_rank) continue;
       std::ranges::copy(
           tap.subspan(slot * kernel, columns.count.value),
           joined.begin() + static_cast<std::ptrdiff_t>(slot * inter + columns.src.value));

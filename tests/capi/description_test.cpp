@@ -61,8 +61,8 @@ TEST(CAbi, APlanTellsItsRanksAndItsDocument) {
     EXPECT_EQ(told.tp_rank, rank.tp_rank);
     EXPECT_EQ(told.ep_rank, rank.ep_rank);
     EXPECT_EQ(told.reserved, 0U);
-    EXPECT_EQ(told.first_expert, rank.experts.first);
-    EXPECT_EQ(told.end_expert, rank.experts.end);
+    EXPECT_EQ(told.first_expert, rank.experts.range()->first);
+    EXPECT_EQ(told.end_expert, rank.experts.range()->end);
     EXPECT_EQ(told.bytes, rank.bytes_layer);
   }
   const char* text = nullptr;

@@ -336,5 +336,18 @@ TEST_F(CAbiRefusals, EachThreadHasItsOwnText) {
   EXPECT_EQ(moxie_last_error(), mine);
 }
 
+// moxie_rank_info has a first and a last expert, and nothing else to say it with.
+TEST_F(CAbiRefusals, ASetWhoseExpertsAreNoRangesIsNamed) {
+  const test::TempFolder folder;
+  const ShardPlan plan = make_plan(*model_, {.ep = 2, .placement = {PlacementKind::interleaved}});
+  (void)pack_to_folder(*model_, plan, {.out = folder.path() / "packed"});
+  const test::ModelHandle set = test::opened(folder.path() / "packed");
+  const moxie_plan_options options = test::plan_options();
+  moxie_plan* made = nullptr;
+  EXPECT_TRUE(refused(moxie_make_plan(set.get(), &options, &made), MOXIE_STATUS_UNSUPPORTED,
+                      "MOXIE-A006", "interleaved"));
+  EXPECT_EQ(made, nullptr);
+}
+
 }  // namespace
 }  // namespace moxie

@@ -216,7 +216,7 @@ TEST(LayerBits, CallsOfAnySizeLeaveTheBlobsAsTheyWerePacked) {  // pit38, B8
       (void)bits(layer, part_of(probe, 0, tokens));
       EXPECT_EQ(layer.blob(0, 0).data(), address);
       for (const RankPlan& rank : plan.ranks) {
-        for (std::uint64_t e = rank.experts.first; e < rank.experts.end; ++e) {
+        for (const std::uint64_t e : rank.experts.ids()) {
           const auto blob = layer.blob(rank.rank, e);
           const test::Bytes packed = test::packed_blob(*model, plan, rank.rank, e);
           EXPECT_TRUE(std::ranges::equal(blob, packed))

@@ -205,7 +205,7 @@ TEST(LayerCall, ScalarsOfARankAreItsOwnExperts) {  // D-04
   const ShardPlan halves = make_plan(*model, {.ep = 2});
   for (const RankPlan& rank : halves.ranks) {
     const PackedExperts packed = pack(*model, halves, rank.rank, 0);
-    for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert) {
+    for (const std::uint64_t expert : rank.experts.ids()) {
       for (const Segment scalar : {Segment::gate_act_dequant_mul, Segment::down_act_dequant_mul}) {
         const PackedSegment& at = *halves.layout.find(scalar);
         const test::Bytes alone = test::packed_blob(*model, whole, 0, expert);
@@ -292,7 +292,7 @@ TEST(LayerCall, ExpertsWithUnusableNumbersAreRefusedByName) {  // C-05, C17, pit
       std::vector<PackedExperts> ranks = test::pack_all(*model, plan);
       std::ranges::copy(bytes, ranks[1].blobs.begin() +
                                    static_cast<std::ptrdiff_t>(
-                                       (5 - ranks[1].experts.first) * plan.layout.stride + at));
+                                       *ranks[1].experts.slot_of(5) * plan.layout.stride + at));
       try {
         MoeLayer(plan, spec, std::move(ranks));
         FAIL() << name_of(segment);

@@ -47,7 +47,7 @@ TEST(LayerLoad, GivesTheBitsOfPackedExpertsForEveryPlan) {
       EXPECT_EQ(test::bits_of(test::run_layer(loaded, probe)),
                 test::bits_of(test::run_layer(packed, probe)));
       for (const RankPlan& rank : plan.ranks) {
-        for (std::uint64_t e = rank.experts.first; e < rank.experts.end; ++e)
+        for (const std::uint64_t e : rank.experts.ids())
           EXPECT_TRUE(test::same_bytes(loaded.blob(rank.rank, e), packed.blob(rank.rank, e)));
       }
     }
@@ -80,7 +80,7 @@ TEST(LayerLoad, EveryExpertIsPackedOnceAndThenTheSourceIsFinished) {
     };
     source.finish = [&packed, &at_finish, experts = source.experts] {
       std::uint64_t done = 0;
-      for (std::uint64_t e = experts.first; e < experts.end; ++e)
+      for (const std::uint64_t e : experts.ids())
         done += static_cast<std::uint64_t>(packed[e].load());
       at_finish.push_back(done);
     };
@@ -124,7 +124,7 @@ TEST(LayerLoad, EveryBlobIsChecked) {  // C-05, C17
     const ShardPlan plan = make_plan(*model, {.ep = 2});
     const LayerSpec spec = spec_of(model->config);
     for (const RankPlan& rank : plan.ranks) {
-      for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert) {
+      for (const std::uint64_t expert : rank.experts.ids()) {
         std::vector<BlobSource> sources = sources_of(*model, plan);
         const std::uint64_t at = plan.layout.find(Segment::down_scale)->offset;
         plant(sources[rank.rank], expert,

@@ -329,10 +329,10 @@ TEST(Nvfp4Layer, WarmUpMeasuresTheMarginTimesWhatItSees) {
     // x of tokens with a slot on the rank, and of no other.
     float amax = 0;
     std::uint64_t slots = 0;
-    const ExpertRange experts = layer.plan().ranks[rank].experts;
+    const RankExperts experts = layer.plan().ranks[rank].experts;
     for (std::size_t slot = 0; slot < probe.topk_ids.size(); ++slot) {
       const auto id = static_cast<std::uint64_t>(probe.topk_ids[slot]);
-      if (id < experts.first || id >= experts.end) continue;
+      if (!experts.holds(id)) continue;
       ++slots;
       for (std::size_t i = 0; i < 160; ++i) {
         std::uint16_t bits = 0;

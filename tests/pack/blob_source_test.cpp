@@ -20,7 +20,8 @@ void expect_blobs(const BlobSource& source, const PackedExperts& expected) {
   EXPECT_TRUE(source.layout == expected.layout);
   ASSERT_TRUE(source.experts == expected.experts);
   std::vector<std::byte> blob(source.layout.stride, std::byte{0xA5});
-  for (std::uint64_t expert = source.experts.end; expert-- > source.experts.first;) {
+  for (std::uint64_t slot = source.experts.count(); slot-- > 0;) {
+    const std::uint64_t expert = source.experts.id(slot);
     source.pack_expert(expert, blob);
     EXPECT_TRUE(test::same_bytes(blob, expected.blob(expert))) << "expert " << expert;
   }
@@ -33,7 +34,7 @@ PackedExperts packed_by_hand(const MoeModel& model, const ShardPlan& plan, unsig
       .rank = rank, .layout = plan.layout, .experts = plan.ranks[rank].experts, .blobs = {}};
   packed.blobs.resize(packed.experts.count() * plan.layout.stride);
   for (std::uint64_t i = 0; i < packed.experts.count(); ++i) {
-    pack_expert(model, plan, plan.ranks[rank], model.require_layer(0), packed.experts.first + i,
+    pack_expert(model, plan, plan.ranks[rank], model.require_layer(0), packed.experts.id(i),
                 std::span(packed.blobs).subspan(i * plan.layout.stride, plan.layout.stride));
   }
   return packed;

@@ -92,14 +92,14 @@ TEST(PlanOfRank, HoldsOneRanksShareAsAWholeAxisAndItsExpertsUnderGlobalIds) {
   EXPECT_EQ(alone.experts, plan.experts);
   EXPECT_EQ(alone.layout, plan.layout);
   EXPECT_EQ(alone.ranks[0].experts, last.experts);
-  EXPECT_GT(last.experts.first, 0U);
+  EXPECT_GT(last.experts.id(0), 0U);
   EXPECT_EQ(alone.inter().original, last.slice.rows.count);
   EXPECT_EQ(alone.inter().kernel, plan.inter().kernel);
   EXPECT_EQ(alone.ranks[0].slice.rows.src, Elems{0});
   EXPECT_EQ(alone.ranks[0].slice.rows.dst, last.slice.rows.dst);
   UnpackedExpert out = make_unpacked(alone, std::byte{0xFF});
   const PackedExperts packed = draw_experts(alone, 0, 3);
-  EXPECT_NO_THROW(unpack_expert(alone, alone.ranks[0], packed.blob(last.experts.first), out));
+  EXPECT_NO_THROW(unpack_expert(alone, alone.ranks[0], packed.blob(last.experts.id(0)), out));
 }
 
 TEST(PlanOfRank, RefusesARankThatIsNotThereOrHoldsZerosOnly) {

@@ -60,7 +60,7 @@ void expect_round_trip(const MoeModel& model, const ShardPlan& plan) {
     UnpackedExpert over_5a = make_unpacked(plan, std::byte{0x5A});
     unsigned owners = 0;
     for (const RankPlan& rank : plan.ranks) {
-      if (expert < rank.experts.first || expert >= rank.experts.end) continue;
+      if (!rank.experts.holds(expert)) continue;
       ++owners;
       ASSERT_NO_FATAL_FAILURE(pack_over_poison(model, plan, rank, expert, blob));
       unpack_expert(plan, rank, blob, over_ff);
@@ -160,7 +160,7 @@ TEST(Pack, PacksAllExpertsOfARankInTheOrderOfTheirIds) {
     EXPECT_EQ(packed.layout, plan.layout);
     EXPECT_EQ(packed.experts, rank.experts);
     ASSERT_EQ(packed.blobs.size(), rank.experts.count() * plan.layout.stride);
-    for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert) {
+    for (const std::uint64_t expert : rank.experts.ids()) {
       EXPECT_TRUE(same_bytes(packed_blob(*model, plan, rank.rank, expert), packed.blob(expert)));
     }
   }

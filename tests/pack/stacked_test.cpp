@@ -104,7 +104,7 @@ TEST(PackStacked, D01_TheDownBiasIsRealOnOneRankOfAGroup) {
   const ShardPlan plan = plan_of(model, 3, 3);
   ASSERT_EQ(plan.ranks.size(), 9U);
   for (const RankPlan& rank : plan.ranks) {
-    const Bytes blob = test::packed_blob(model, plan, rank.rank, rank.experts.first);
+    const Bytes blob = test::packed_blob(model, plan, rank.rank, rank.experts.id(0));
     EXPECT_EQ(all_zero(bytes_of(blob, *plan.layout.find(Segment::down_bias))), rank.tp_rank != 0);
   }
 }

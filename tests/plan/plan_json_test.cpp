@@ -16,10 +16,10 @@ using test::code_of;
 using test::plan_model;
 using test::refusal_of;
 
-ShardPlan small_plan(BlockFormat format, bool gated = true) {
+ShardPlan small_plan(BlockFormat format, bool gated = true, const Placement& placement = {}) {
   const MoeModel model =
       plan_model({.hidden = 64, .inter = 96, .experts = 5, .layers = 2, .gated = gated}, format);
-  return make_plan(model, {.tp = 2, .ep = 2, .kernel_align = 128});
+  return make_plan(model, {.tp = 2, .ep = 2, .kernel_align = 128, .placement = placement});
 }
 
 Json whole(const ShardPlan& plan) { return to_json(plan).set("layout", to_json(plan.layout)); }
@@ -127,8 +127,12 @@ TEST(PlanJson, EveryGoldenShapeReadsBack) {
 const std::set<std::string> kFree = {".model", ".workspace_bytes"};
 
 TEST(PlanJson, EveryEditedValueIsRefused) {
-  for (const BlockFormat format : test::kFormats) {
-    const Json document = whole(small_plan(format));
+  const Placement map{.kind = PlacementKind::file, .map = {{4, 0, 2}, {1, 3, 0}}};
+  const Json documents[] = {
+      whole(small_plan(BlockFormat::mxfp4)), whole(small_plan(BlockFormat::nvfp4)),
+      whole(small_plan(BlockFormat::mxfp4, true, {PlacementKind::interleaved})),
+      whole(small_plan(BlockFormat::mxfp4, true, map))};
+  for (const Json& document : documents) {
     std::size_t edits = 0;
     std::set<std::string> accepted;
     each_edit(document, other_values, "", [&](const Json& edited, const std::string& path) {

@@ -58,7 +58,7 @@ class Upload : public testing::TestWithParam<Setting> {
   Upload() {
     packed_.rank = kRank;
     packed_.layout.stride = kBlobBytes;
-    packed_.experts = {.first = kFirst, .end = kFirst + count()};
+    packed_.experts = ExpertRange{.first = kFirst, .end = kFirst + count()};
     kernel_.arrangement = GetParam().arrangement;
     const std::vector<std::int32_t> local(kFirst + count(), 0);
     experts_ = DeviceExperts(packed_, local, kernel_, {}, {});

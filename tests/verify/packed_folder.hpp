@@ -92,7 +92,7 @@ class PackedFolder {
   std::uint64_t place_of(unsigned rank, std::uint64_t expert, Segment segment) const {
     const Checkpoint packed = open_checkpoint(path() / rank_folder(rank));
     if (layout_ == FileLayout::kernel) {
-      const std::uint64_t local = expert - plan_.ranks[rank].experts.first;
+      const std::uint64_t local = plan_.ranks[rank].experts.slot_of(expert).value();
       return packed.find("layers.0.experts")->offset + local * plan_.layout.stride +
              plan_.layout.find(segment)->offset;
     }

@@ -38,7 +38,6 @@ struct Slot {
 // Slots of one expert, and their rows on the way through it.
 struct Batch {
   std::span<const Slot> slots;
-  std::uint64_t expert = 0;
   std::vector<double> x_unit;    // [slots] what an engine keeps apart from its sums: 1 or a global
   std::vector<double> act_unit;  // [slots] scale; of x and of a
   std::vector<double> xq;        // [slots, hidden] quantised
@@ -99,7 +98,7 @@ class LayerRun {
       const Expert tensors = problem_.expert(expert);
       for (std::size_t first = 0; first < slots.size(); first += kSlotsAtOnce) {
         Batch batch =
-            gather(expert, tensors,
+            gather(tensors,
                    slots.subspan(first, std::min<std::size_t>(kSlotsAtOnce, slots.size() - first)));
         body(tensors, batch);
       }
@@ -120,9 +119,10 @@ class LayerRun {
                 "parts start at 0 and ascend");
     const ActScaling& scaling = problem_.act_scaling;
     if (!nvfp4_) return;
-    MOXIE_CHECK(scaling.groups > 0 && (scaling.group_of_expert.empty() ||
-                                       scaling.group_of_expert.size() == problem_.experts),
-                "every expert is in a group");
+    MOXIE_CHECK(
+        scaling.groups > 0 && (scaling.group_of_slot.empty() ||
+                               scaling.group_of_slot.size() == problem_.tokens * problem_.top_k),
+        "every slot is in a group");
     MOXIE_CHECK(scaling.policy != ActScale::warmup ||
                     scaling.frozen.size() == scaling.groups * starts.size(),
                 "every part of every group has frozen scales");
@@ -153,9 +153,9 @@ class LayerRun {
     return slots;
   }
 
-  [[nodiscard]] std::uint64_t group_of(std::uint64_t expert) const {
-    const auto& groups = problem_.act_scaling.group_of_expert;
-    return groups.empty() ? 0 : groups[expert];
+  [[nodiscard]] std::uint64_t group_of(const Slot& slot) const {
+    const auto& groups = problem_.act_scaling.group_of_slot;
+    return groups.empty() ? 0 : groups[slot.number];
   }
 
   [[nodiscard]] std::span<const float> x_of(std::uint64_t token) const {
@@ -173,7 +173,7 @@ class LayerRun {
     act_amax_.resize(scaling.groups * problem_.part_starts.size());
     for (std::uint64_t expert = 0; expert < problem_.experts; ++expert) {
       for (const Slot& slot : slots_of_expert_[expert])
-        group_amax_.at(group_of(expert)).add(token_amax_[slot.token]);
+        group_amax_.at(group_of(slot)).add(token_amax_[slot.token]);
     }
   }
 
@@ -193,12 +193,12 @@ class LayerRun {
     const std::size_t parts = problem_.part_starts.size();
     for (std::size_t i = 0; i < batch.slots.size(); ++i) {
       for (std::size_t part = 0; part < parts; ++part)
-        act_amax_[group_of(batch.expert) * parts + part].add(act_amax(batch, i, part));
+        act_amax_[group_of(batch.slots[i]) * parts + part].add(act_amax(batch, i, part));
     }
   }
 
   // The global scale of x in one slot. x is known exactly, and so is the scale.
-  [[nodiscard]] float x_scale(std::uint64_t expert, const Expert& tensors, const Slot& slot) const {
+  [[nodiscard]] float x_scale(const Expert& tensors, const Slot& slot) const {
     const ActScaling& scaling = problem_.act_scaling;
     switch (scaling.policy) {
       case ActScale::checkpoint: {
@@ -207,9 +207,9 @@ class LayerRun {
         return given_scale(std::max(tensors.gate.act_dequant_mul, up)).centre;
       }
       case ActScale::warmup:
-        return given_scale(scaling.frozen[group_of(expert) * problem_.part_starts.size()].x).centre;
+        return given_scale(scaling.frozen[group_of(slot) * problem_.part_starts.size()].x).centre;
       case ActScale::dynamic:
-        return scale_of(group_amax_[group_of(expert)]).centre;
+        return scale_of(group_amax_[group_of(slot)]).centre;
       case ActScale::row:
         return scale_of(token_amax_[slot.token]).centre;
     }
@@ -223,7 +223,7 @@ class LayerRun {
     const std::size_t parts = problem_.part_starts.size();
     std::vector<GlobalScale> scales;
     for (std::size_t part = 0; part < parts; ++part) {
-      const std::uint64_t rank = group_of(batch.expert) * parts + part;
+      const std::uint64_t rank = group_of(batch.slots[i]) * parts + part;
       scales.push_back(scaling.policy == ActScale::checkpoint
                            ? given_scale(tensors.down.act_dequant_mul)
                        : scaling.policy == ActScale::warmup  ? given_scale(scaling.frozen[rank].act)
@@ -233,9 +233,8 @@ class LayerRun {
     return scales;
   }
 
-  [[nodiscard]] Batch gather(std::uint64_t expert, const Expert& tensors,
-                             std::span<const Slot> slots) const {
-    Batch batch{.slots = slots, .expert = expert};
+  [[nodiscard]] Batch gather(const Expert& tensors, std::span<const Slot> slots) const {
+    Batch batch{.slots = slots};
     const std::uint64_t hidden = problem_.hidden;
     batch.x_unit.resize(slots.size(), 1);
     batch.act_unit.resize(slots.size(), 1);
@@ -243,7 +242,7 @@ class LayerRun {
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const Slot& slot = slots[i];
       if (nvfp4_) {
-        const float scale = x_scale(expert, tensors, slot);
+        const float scale = x_scale(tensors, slot);
         quantise_nvfp4(x_of(slot.token), scale, batch.xq.data() + i * hidden);
         batch.x_unit[i] = scale;
       } else {

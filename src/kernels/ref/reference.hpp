@@ -29,7 +29,7 @@ struct Expert {
 };
 
 // Global scales of nvfp4 activations. Ranks are those of the engine: rank r has part r % parts of
-// the intermediate axis, and the experts of group r / parts.
+// the intermediate axis, and the slots of group r / parts.
 struct ActScaling {
   ActScale policy = ActScale::checkpoint;
   struct Frozen {
@@ -37,8 +37,8 @@ struct ActScaling {
     float act = 0;
   };
   std::vector<Frozen> frozen;  // policy warmup: [groups * parts]
-  // Groups of experts, which see different slots: expert e is in group_of_expert[e].
-  std::vector<std::uint32_t> group_of_expert;  // empty: all in group 0
+  // Groups of ranks compute different slots: group_of_slot[s] computes slot s.
+  std::vector<std::uint32_t> group_of_slot;  // [tokens * top_k]; empty: all in group 0
   std::uint32_t groups = 1;
 };
 

@@ -86,7 +86,7 @@ inline LayerReference reference_of(const Experts& experts, const ExpertsCall& ca
       .act_format = shape.act_format,
       .act_scaling = {.policy = shape.act_scale,
                       .frozen = {{.x = common.x_scale, .act = common.act_scale}},
-                      .group_of_expert = {}},
+                      .group_of_slot = {}},
       .activation = shape.activation,
       .activation_limit = shape.activation_limit,
       .hidden = shape.hidden,

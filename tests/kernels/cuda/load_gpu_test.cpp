@@ -31,7 +31,7 @@ class GpuLoad : public OnGpu {
   }
   void expect_blobs(const MoeLayer& layer, const std::vector<PackedExperts>& packed) const {
     for (const PackedExperts& rank : packed) {
-      for (std::uint64_t e = rank.experts.first; e < rank.experts.end; ++e) {
+      for (const std::uint64_t e : rank.experts.ids()) {
         EXPECT_TRUE(std::ranges::equal(layer.blob(rank.rank, e), rank.blob(e)))
             << "rank " << rank.rank << ", expert " << e;
       }

@@ -140,7 +140,7 @@ TEST_F(GpuRanks, GiveBackTheirPackedBytesAndTakeOthers) {
         MoeLayer layer(plan, spec, packed);
         const std::string what = std::string(name_of(format)) + ", " + plan.kernel;
         for (const PackedExperts& rank : packed) {
-          for (std::uint64_t e = rank.experts.first; e < rank.experts.end; ++e)
+          for (const std::uint64_t e : rank.experts.ids())
             expect_same_bytes(layer.blob(rank.rank, e), rank.blob(e), what);
         }
         layer.reload(1, 2, packed[1].blob(5));
