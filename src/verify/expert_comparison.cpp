@@ -13,6 +13,7 @@
 #include "pack/packed_names.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/segment_source.hpp"
+#include "verify/byte_search.hpp"
 
 namespace moxie {
 
@@ -27,30 +28,19 @@ struct PackedPart {
   std::vector<std::byte> widened{};  // where the file holds narrower biases than a blob
 };
 
-std::size_t first_difference(std::span<const std::byte> a, std::span<const std::byte> b) {
-  if (std::ranges::equal(a, b)) return a.size();
-  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
-}
-
 std::size_t first_non_zero(std::span<const std::byte> bytes) {
   return static_cast<std::size_t>(
       std::ranges::find_if(bytes, [](std::byte b) { return b != std::byte{0}; }) - bytes.begin());
 }
 
-std::string hex(std::byte value) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  const auto number = std::to_integer<unsigned>(value);
-  return std::string("0x") + kDigits[number >> 4U] + kDigits[number & 15U];
-}
-
 class ExpertComparison {
  public:
-  ExpertComparison(const PackedSet& set, const MoeModel& source, const LayerExperts& layer,
-                   std::uint64_t expert)
-      : set_(set), source_(source), layer_(layer), expert_(expert) {}
+  ExpertComparison(const PackedSet& set, const ShardPlan& plan, const MoeModel& source,
+                   const LayerExperts& layer, std::uint64_t expert)
+      : set_(set), plan_(plan), source_(source), layer_(layer), expert_(expert) {}
 
-  ExpertTally compare() {
-    for (const PackedSegment& segment : set_.plan.layout.segments) {
+  Tally compare() {
+    for (const PackedSegment& segment : plan_.layout.segments) {
       const SegmentSource from = source_of(segment.segment);
       const std::vector<PackedPart> parts = parts_of(segment, from);
       if (parts.empty()) continue;
@@ -89,7 +79,7 @@ class ExpertComparison {
   // The expert's owners in rank order, those that can not be read too.
   [[nodiscard]] std::vector<PackedPart> owners() const {
     std::vector<PackedPart> parts;
-    for (const RankPlan& rank : set_.plan.ranks) {
+    for (const RankPlan& rank : plan_.ranks) {
       if (expert_ < rank.experts.first || expert_ >= rank.experts.end) continue;
       const auto packed = std::ranges::find(set_.ranks, rank.rank, &PackedRank::rank);
       const bool readable = packed != set_.ranks.end() && packed->checkpoint.has_value();
@@ -101,7 +91,7 @@ class ExpertComparison {
 
   // The expert's blob in the kernel layout. False after reporting what is wrong with its tensor.
   bool find_blob(PackedPart& part) {
-    const std::uint64_t stride = set_.plan.layout.stride;
+    const std::uint64_t stride = plan_.layout.stride;
     part.tensor = part.packed->checkpoint->find(blobs_tensor_name(layer_.layer));
     if (!check_tensor(part, DType::u8, {part.rank->experts.count(), stride})) return false;
     part.bytes = part.packed->checkpoint->bytes(*part.tensor)
@@ -138,7 +128,7 @@ class ExpertComparison {
   // Between one expert's last byte and the next expert.
   void compare_padding() {
     name_ = blobs_tensor_name(layer_.layer);
-    const std::uint64_t begin = set_.plan.layout.expert_bytes;
+    const std::uint64_t begin = plan_.layout.expert_bytes;
     for (PackedPart& part : owners()) {
       if (part.packed == nullptr || !find_blob(part)) continue;
       const auto padding = part.bytes.subspan(begin);
@@ -281,29 +271,27 @@ class ExpertComparison {
   }
 
   const PackedSet& set_;
+  const ShardPlan& plan_;
   const MoeModel& source_;
   const LayerExperts& layer_;
   std::uint64_t expert_;
   std::string name_;
-  ExpertTally tally_;
+  Tally tally_;
 };
 
 }  // namespace
 
-ExpertTally compare_expert(const PackedSet& set, const MoeModel& source, const LayerExperts& layer,
-                           std::uint64_t expert) {
-  return ExpertComparison(set, source, layer, expert).compare();
+Tally compare_expert(const PackedSet& set, const ShardPlan& plan, const MoeModel& source,
+                     const LayerExperts& layer, std::uint64_t expert) {
+  return ExpertComparison(set, plan, source, layer, expert).compare();
 }
 
-std::uint64_t expected_tensors(const PackedSet& set, const RankPlan& rank, const MoeModel& source,
-                               const LayerExperts& layer) {
+std::uint64_t expected_tensors(const PackedSet& set, const ShardPlan& plan, const RankPlan& rank,
+                               const MoeModel& source, const LayerExperts& layer) {
   if (set.layout == FileLayout::kernel) return 1;
   std::uint64_t count = 0;
-  for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert) {
-    for (const PackedSegment& segment : set.plan.layout.segments) {
-      count += logical_tensor(source.checkpoint, layer, expert, segment) ? 1 : 0;
-    }
-  }
+  for (std::uint64_t expert = rank.experts.first; expert < rank.experts.end; ++expert)
+    count += logical_tensors(source.checkpoint, plan.layout, layer, expert).size();
   return count;
 }
 
