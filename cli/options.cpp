@@ -291,6 +291,9 @@ void add_pack_options(CLI::App* verb, PackArgs& args) {
       verb, "--layout", args.layout, {FileLayout::logical, FileLayout::kernel},
       "source names, or one blob per expert as the kernel reads it (default logical)");
   add_memory(verb, args.memory_bytes);
+  verb->add_flag("--measure-read", args.measure_read,
+                 "read the source's files plainly first, both times from the disk, and state the "
+                 "rates");
 }
 
 void add_quantize_options(CLI::App* verb, QuantizeArgs& args) {

@@ -57,6 +57,7 @@ struct PackArgs {
   std::vector<int> layers;
   FileLayout layout = FileLayout::logical;
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;
+  bool measure_read = false;
 };
 int run_pack(const PackArgs& args, const Console& console);
 

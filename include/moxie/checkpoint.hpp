@@ -57,6 +57,8 @@ class MOXIE_API Checkpoint {
   // Lets the system take back this process's pages of a file; views stay valid and are read again
   // when used.
   void release(std::uint32_t file) const;
+  // Asks the system to bring in bytes of a tensor that are used soon; returns at once.
+  void read_ahead(const TensorInfo& tensor, std::uint64_t offset, std::uint64_t bytes) const;
 
   // config.json and hf_quant_config.json; null when absent. Of a .gguf the metadata under its own
   // keys, without arrays of text and long arrays.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a benchmark record states beside its own numbers: ceilings measured in the same process, the
-// build, the host; and order statistics of samples.
+// build, the host; the rate at which files are read; and order statistics of samples.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,20 @@ struct HostMemory {
 MOXIE_API HostMemory host_memory();
 // Starts the peak over from what is resident now; false where the system does not allow it.
 MOXIE_API bool restart_host_peak();
+
+// Asks the system to forget what it holds of these files in memory; pages that are mapped and used,
+// or not yet on the disk, stay. Error(environment) MOXIE-E001.
+MOXIE_API void drop_page_cache(const std::vector<std::filesystem::path>& files);
+// Reads whole files once, in large blocks by all threads with the blocks to come asked for before.
+struct FileRead {
+  std::uint64_t bytes = 0;
+  double seconds = 0;
+
+  [[nodiscard]] double bytes_per_s() const {
+    return seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
+  }
+};
+MOXIE_API FileRead read_files(const std::vector<std::filesystem::path>& files);
 
 // Order statistics of samples in microseconds; quantiles interpolate linearly.
 struct SampleSummary {

@@ -94,10 +94,10 @@ MOXIE_API std::string_view name_of(FileLayout layout);
 struct PackOptions {
   std::filesystem::path out;
   std::vector<unsigned> ranks;  // empty: all
-  std::vector<int> layers;      // empty: every main layer of the model
+  std::vector<int> layers;      // empty: all main layers; of a whole model everything
   FileLayout layout = FileLayout::logical;
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;  // bound on the buffers
-  Progress progress;                                    // bytes written
+  Progress progress;                                    // bytes packed
 };
 
 struct PackReport {
@@ -105,14 +105,23 @@ struct PackReport {
   std::vector<int> layers;
   std::uint64_t bytes = 0;  // written, all files
   std::uint64_t files = 0;
+  std::uint64_t source_bytes = 0;  // of the tensors that were packed, each once
   std::string plan_hash;
+  std::vector<Finding> findings;  // notes and warnings
 };
 
 // Writes DIR/rank-RRR/model-LLLLL.safetensors, files.json beside them, DIR/moxie-plan.json and
-// config.json. Nothing is visible under its final name before it is complete; on any error what was
+// config.json. Of a DeepSeek-V4 checkpoint that holds more than routed experts and routers all
+// tensors are packed: those of a layer into its file, the others into model-top.safetensors, which
+// is left out when `layers` names some. The source is read once for all ranks. Nothing is visible under its final name before it is complete; on any error what was
 // begun is removed. Refuses (usage) a folder that holds another plan or these ranks already.
 MOXIE_API PackReport pack_to_folder(const MoeModel& model, const ShardPlan& plan,
                                     const PackOptions& options);
+// The files of the source that packing reads tensors from. Errors: those of pack_to_folder that
+// headers tell.
+MOXIE_API std::vector<std::filesystem::path> files_to_pack(const MoeModel& model,
+                                                           const ShardPlan& plan,
+                                                           const PackOptions& options);
 
 // Every stored scale, scalar and bias of a layer that no reader may use, the first of each tensor;
 // activation scales as warnings. `progress` counts experts. Error(input) with the layer's problems.

@@ -25,7 +25,7 @@ struct VerifyReport {
   std::vector<int> layers;
   std::uint64_t tensors = 0;     // source tensors compared
   std::uint64_t real_bytes = 0;  // bytes found equal to the source
-  std::uint64_t tail_bytes = 0;  // bytes found zero
+  std::uint64_t tail_bytes = 0;  // bytes found zero, or minus infinity where the cut says so
   std::uint64_t files = 0;
   std::vector<Finding>
       findings;  // errors name tensor, rank, unit and offset of the first difference

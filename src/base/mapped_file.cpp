@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -67,6 +68,15 @@ void MappedFile::release() const {
   if (data_ != nullptr)
     ::madvise(const_cast<std::byte*>(data_), size_,
               MADV_DONTNEED);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+}
+
+void MappedFile::read_ahead(std::size_t offset, std::size_t bytes) const {
+  if (offset >= size_) return;
+  constexpr std::size_t kPage = 4096;
+  const std::size_t begin = offset / kPage * kPage;
+  // A refusal costs time, not correctness.
+  ::madvise(const_cast<std::byte*>(data_ + begin),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+            std::min(bytes + (offset - begin), size_ - begin), MADV_WILLNEED);
 }
 
 std::string read_text_file(const std::filesystem::path& path) {

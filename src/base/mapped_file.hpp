@@ -25,6 +25,8 @@ class MappedFile {
   // Lets the system take back this process's pages; bytes() stays valid and is read again when
   // used.
   void release() const;
+  // Asks the system to bring in these bytes; returns at once.
+  void read_ahead(std::size_t offset, std::size_t bytes) const;
 
  private:
   const std::byte* data_ = nullptr;

@@ -56,6 +56,17 @@ void StagedFile::write(std::span<const std::byte> bytes) {
     }
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
+  push();
+}
+
+void StagedFile::push() {
+  constexpr std::uint64_t kPushBytes = std::uint64_t{8} << 20;
+  const std::uint64_t waiting = bytes_ - pushed_;
+  if (waiting < kPushBytes) return;
+  // A refusal costs time, not correctness.
+  ::sync_file_range(descriptor_, static_cast<off64_t>(pushed_), static_cast<off64_t>(waiting),
+                    SYNC_FILE_RANGE_WRITE);
+  pushed_ = bytes_;
 }
 
 void StagedFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {

@@ -38,10 +38,14 @@ class StagedFile {
   [[nodiscard]] std::string checksum() const { return hash_.hex(); }
 
  private:
+  // Starts writing what was appended to the disk, so that commit() has little left to wait for.
+  void push();
+
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   int descriptor_ = -1;
   std::uint64_t bytes_ = 0;
+  std::uint64_t pushed_ = 0;
   StreamHash hash_;
 };
 

@@ -337,6 +337,11 @@ std::span<const std::byte> Checkpoint::bytes(const TensorInfo& tensor) const {
 
 void Checkpoint::release(std::uint32_t file) const { state_->maps[file].release(); }
 
+void Checkpoint::read_ahead(const TensorInfo& tensor, std::uint64_t offset,
+                            std::uint64_t bytes) const {
+  state_->maps[tensor.file].read_ahead(tensor.offset + offset, bytes);
+}
+
 Checkpoint open_checkpoint(const fs::path& path) {
   auto state = std::make_shared<Checkpoint::State>();
   state->path = path;

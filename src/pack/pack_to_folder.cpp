@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams packed experts into files: experts of a batch are packed in parallel, then written in
-// order.
+// What is packed is chosen and checked first, then streamed into staged folders, then made visible.
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <set>
 #include <system_error>
 
 #include "base/errors.hpp"
 #include "base/mapped_file.hpp"
-#include "base/parallel.hpp"
 #include "base/staged_file.hpp"
-#include "checkpoint/safetensors_writer.hpp"
 #include "moxie/pack.hpp"
-#include "pack/logical_tensor.hpp"
+#include "pack/folder_stream.hpp"
 #include "pack/output_folder.hpp"
+#include "pack/packed_files.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/packed_set.hpp"
 #include "pack/source_config.hpp"
@@ -24,8 +23,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Larger batches gain nothing: the packed bytes should still be in cache when they are written.
-constexpr std::uint64_t kLargestBatchBytes = std::uint64_t{64} << 20;
+// A source is read once for so many ranks: each has files open.
+constexpr std::size_t kRanksAtOnce = 256;
 
 [[noreturn]] void refuse(ErrorCode code, std::string finding_code, const fs::path& path,
                          std::string message, std::string hint = {}) {
@@ -33,13 +32,6 @@ constexpr std::uint64_t kLargestBatchBytes = std::uint64_t{64} << 20;
                      .message = std::move(message),
                      .where = {.file = path.string()},
                      .hint = std::move(hint)});
-}
-
-template <class Number>
-void sort_unique(std::vector<Number>& numbers) {
-  std::ranges::sort(numbers);
-  const auto repeated = std::ranges::unique(numbers);
-  numbers.erase(repeated.begin(), repeated.end());
 }
 
 class FolderPacker {
@@ -50,10 +42,27 @@ class FolderPacker {
         options_(options),
         document_(packed_plan_json(plan, options.layout)) {
     choose_ranks();
-    choose_layers();
-    choose_batch();
-    for (const unsigned rank : report_.ranks)
-      total_ += plan_.ranks[rank].bytes_layer * report_.layers.size();
+    PackedFiles chosen = choose_files(model, plan, options);
+    files_ = std::move(chosen.files);
+    report_.layers = std::move(chosen.layers);
+    report_.findings = std::move(chosen.findings);
+    for (const TensorInfo* source : sources_of(files_, report_.ranks))
+      report_.source_bytes += source->bytes;
+    for (const PackedFile& file : files_) {
+      for (const unsigned rank : report_.ranks) total_ += file.bytes_of(rank);
+    }
+    stream_.emplace(model_, files_, options_, [this](std::uint64_t bytes) {
+      done_ += bytes;
+      report_progress(options_.progress, done_, total_);
+    });
+  }
+
+  [[nodiscard]] std::vector<fs::path> source_files() const {
+    std::set<std::uint32_t> files;
+    for (const TensorInfo* source : sources_of(files_, report_.ranks)) files.insert(source->file);
+    std::vector<fs::path> paths;
+    for (const std::uint32_t file : files) paths.push_back(model_.checkpoint.files()[file].path);
+    return paths;
   }
 
   PackReport pack() {
@@ -69,10 +78,9 @@ class FolderPacker {
     check_folder();
     check_space();
     std::vector<std::unique_ptr<StagedFolder>> staged;
-    for (const unsigned rank : report_.ranks) {
+    for (const unsigned rank : report_.ranks)
       staged.push_back(std::make_unique<StagedFolder>(options_.out / rank_folder_name(rank)));
-      pack_rank(plan_.ranks[rank], staged.back()->staging());
-    }
+    pack_ranks(staged);
     // What others have put there meanwhile counts: look again with nobody else publishing.
     lock.emplace(options_.out);
     check_folder();
@@ -95,7 +103,9 @@ class FolderPacker {
     if (report_.ranks.empty()) {
       for (const RankPlan& rank : plan_.ranks) report_.ranks.push_back(rank.rank);
     }
-    sort_unique(report_.ranks);
+    std::ranges::sort(report_.ranks);
+    const auto repeated = std::ranges::unique(report_.ranks);
+    report_.ranks.erase(repeated.begin(), repeated.end());
     for (const unsigned rank : report_.ranks) {
       if (rank >= plan_.ranks.size()) {
         refuse(ErrorCode::usage, "MOXIE-K004", options_.out,
@@ -103,55 +113,6 @@ class FolderPacker {
                    std::to_string(plan_.ranks.size()) + " ranks");
       }
     }
-  }
-
-  // Every layer is checked before a byte is written.
-  void choose_layers() {
-    report_.layers = options_.layers;
-    if (report_.layers.empty()) {
-      for (const LayerExperts& layer : model_.layers) {
-        if (!layer.mtp) report_.layers.push_back(layer.layer);
-      }
-    }
-    if (report_.layers.empty()) {
-      refuse(ErrorCode::input, "MOXIE-M011", model_.checkpoint.path(),
-             "there is no layer with expert tensors to pack");
-    }
-    sort_unique(report_.layers);
-    for (const int number : report_.layers) {
-      const LayerExperts& layer = model_.require_layer(number);
-      require_equal("number of experts", number, std::to_string(plan_.experts),
-                    std::to_string(layer.experts.size()));
-      require_equal("format", number, std::string(name_of(plan_.format)),
-                    std::string(name_of(layer.format)));
-    }
-  }
-
-  static void require_equal(std::string_view what, int layer, std::string planned,
-                            std::string found) {
-    if (planned == found) return;
-    throw Error(ErrorCode::unsupported,
-                {.code = "MOXIE-M009",
-                 .message = "the layer's " + std::string(what) + " is not the plan's",
-                 .where = {.layer = layer},
-                 .expected = std::move(planned),
-                 .got = std::move(found)});
-  }
-
-  // As many experts at a time as fit into half the memory; the other half is slack for the pages
-  // around what is read and for the file headers. Of the source a rank touches no more than the
-  // whole expert, and not much less: columns of down lie on all its pages.
-  void choose_batch() {
-    const std::uint64_t stride = plan_.layout.stride;
-    const std::uint64_t expert = stride + expert_bytes(model_.config, plan_.format);
-    if (options_.memory_bytes / 2 < expert) {
-      refuse(ErrorCode::usage, "MOXIE-K004", options_.out,
-             "--memory is too small for one expert of " + std::to_string(stride) +
-                 " packed bytes and its source",
-             "give at least " + std::to_string(2 * expert) + " bytes");
-    }
-    batch_experts_ = std::min(options_.memory_bytes / 2 / expert,
-                              std::max<std::uint64_t>(kLargestBatchBytes / stride, 1));
   }
 
   void check_folder() const {
@@ -186,11 +147,29 @@ class FolderPacker {
     }
   }
 
-  void pack_rank(const RankPlan& rank, const fs::path& folder) {
+  void pack_ranks(const std::vector<std::unique_ptr<StagedFolder>>& staged) {
+    for (std::size_t begin = 0; begin < staged.size(); begin += kRanksAtOnce) {
+      const std::size_t end = std::min(begin + kRanksAtOnce, staged.size());
+      std::vector<unsigned> ranks;
+      std::vector<fs::path> folders;
+      for (std::size_t i = begin; i < end; ++i) {
+        ranks.push_back(report_.ranks[i]);
+        folders.push_back(staged[i]->staging());
+      }
+      const std::vector<std::vector<WrittenFile>> written = stream_->write(ranks, folders);
+      for (std::size_t i = 0; i < folders.size(); ++i) list_files(written, i, folders[i]);
+    }
+  }
+
+  // files.json of one rank.
+  void list_files(const std::vector<std::vector<WrittenFile>>& written, std::size_t rank,
+                  const fs::path& folder) {
     Json files = Json::object();
-    for (const int layer : report_.layers) {
-      const std::string name = layer_file_name(layer);
-      files.set(name, pack_layer(rank, model_.require_layer(layer), folder / name));
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      const WrittenFile& file = written[i][rank];
+      files.set(files_[i].name,
+                Json::object().set("bytes", file.bytes).set("xxh3_128", file.checksum));
+      report_.bytes += file.bytes;
       ++report_.files;
     }
     Json list;
@@ -198,67 +177,13 @@ class FolderPacker {
     write_text_file(folder / kFilesFile, list.dump() + "\n");
   }
 
-  // Returns {bytes, xxh3_128} of the file.
-  Json pack_layer(const RankPlan& rank, const LayerExperts& layer, const fs::path& path) {
-    std::vector<std::vector<LogicalTensor>> logical;
-    std::vector<TensorEntry> entries;
-    const std::uint64_t stride = plan_.layout.stride;
-    if (options_.layout == FileLayout::kernel) {
-      entries.push_back(
-          {blobs_tensor_name(layer.layer), DType::u8, {rank.experts.count(), stride}});
-    } else {
-      for (std::uint64_t slot = 0; slot < rank.experts.count(); ++slot) {
-        const std::uint64_t expert = rank.experts.id(slot);
-        logical.push_back(logical_tensors(model_.checkpoint, plan_.layout, layer, expert));
-        for (const LogicalTensor& tensor : logical.back()) entries.push_back(tensor.entry);
-      }
-    }
-    SafetensorsWriter writer(path, entries);
-    std::vector<std::byte> batch(std::min(batch_experts_, rank.experts.count()) * stride);
-    for (std::uint64_t first = 0; first < rank.experts.count(); first += batch_experts_) {
-      const std::uint64_t count = std::min(batch_experts_, rank.experts.count() - first);
-      parallel_for(count, [&](std::uint64_t i) {
-        pack_expert(model_, plan_, rank, layer, rank.experts.id(first + i),
-                    std::span(batch).subspan(i * stride, stride));
-      });
-      for (std::uint64_t i = 0; i < count; ++i) {
-        const auto blob = std::span<const std::byte>(batch).subspan(i * stride, stride);
-        if (options_.layout == FileLayout::kernel) {
-          writer.write(blob);
-        } else {
-          for (const LogicalTensor& tensor : logical[first + i])
-            write_logical(tensor, blob, writer);
-        }
-        done_ += plan_.layout.expert_bytes;
-        report_progress(options_.progress, done_, total_);
-      }
-      release_sources(layer);
-    }
-    writer.commit();
-    report_.bytes += writer.bytes();
-    Json record;
-    record.set("bytes", writer.bytes()).set("xxh3_128", writer.checksum());
-    return record;
-  }
-
-  // Keeps resident source pages to one batch.
-  void release_sources(const LayerExperts& layer) const {
-    std::set<std::uint32_t> files;
-    for (const ExpertTensors& expert : layer.experts) {
-      for (const ProjectionKind kind : projections_of(model_.config)) {
-        files.insert(expert[kind].codes.tensor->file);
-        files.insert(expert[kind].block_scales.tensor->file);
-      }
-    }
-    for (const std::uint32_t file : files) model_.checkpoint.release(file);
-  }
-
   const MoeModel& model_;
   const ShardPlan& plan_;
   const PackOptions& options_;
   Json document_;
   PackReport report_;
-  std::uint64_t batch_experts_ = 1;
+  std::vector<PackedFile> files_;
+  std::optional<FolderStream> stream_;
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
 };
@@ -272,6 +197,11 @@ PackReport pack_to_folder(const MoeModel& model, const ShardPlan& plan,
   } catch (const fs::filesystem_error& error) {
     raise_system("look at", error.path1(), error.code().value());
   }
+}
+
+std::vector<fs::path> files_to_pack(const MoeModel& model, const ShardPlan& plan,
+                                    const PackOptions& options) {
+  return FolderPacker(model, plan, options).source_files();
 }
 
 }  // namespace moxie

@@ -19,6 +19,8 @@ inline constexpr std::string_view kConfigFiles[] = {"config.json", "hf_quant_con
 std::string rank_folder_name(unsigned rank);
 // "model-00003.safetensors".
 std::string layer_file_name(int layer);
+// Of the tensors that belong to no layer.
+inline constexpr std::string_view kTopFile = "model-top.safetensors";
 // The layer number in "model-00003.safetensors".
 std::optional<int> layer_of_file(const std::string& name);
 // The one tensor of a layer in the kernel layout: "layers.3.experts".

@@ -63,6 +63,18 @@ void refuse_scale(const Checkpoint& checkpoint, const LayerExperts& layer, std::
   refuse_scale(layer.format, place_of(checkpoint, layer, expert, tensor), row, group, got);
 }
 
+void check_tile_scales(const Checkpoint& checkpoint, const TensorInfo& tensor,
+                       const TensorPart& part, std::uint64_t first_row,
+                       std::span<const std::byte> out) {
+  const std::size_t bad = first_bad_scale(BlockFormat::mxfp4, out);  // E8M0 all the same
+  if (bad == out.size()) return;
+  refuse_scale(
+      BlockFormat::mxfp4,
+      {.file = checkpoint.files()[tensor.file].path.string(), .tensor = tensor.name},
+      part.first_row + first_row + bad / part.row_bytes, part.first_byte + bad % part.row_bytes,
+      out[bad]);
+}
+
 Place place_of(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
                const TensorInfo& tensor) {
   return {.file = checkpoint.files()[tensor.file].path.string(),

@@ -9,6 +9,7 @@
 #include "moxie/checkpoint.hpp"
 #include "moxie/model.hpp"
 #include "moxie/plan.hpp"
+#include "pack/tensor_part.hpp"
 
 namespace moxie {
 
@@ -23,6 +24,11 @@ std::size_t first_bad_scale(BlockFormat format, std::span<const std::byte> scale
 [[noreturn]] void refuse_scale(const Checkpoint& checkpoint, const LayerExperts& layer,
                                std::uint64_t expert, const TensorInfo& tensor, std::uint64_t row,
                                std::uint64_t group, std::byte got);
+
+// The same for scales of FP8 tiles: `out` holds rows of the tensor's part from `first_row` on.
+void check_tile_scales(const Checkpoint& checkpoint, const TensorInfo& tensor,
+                       const TensorPart& part, std::uint64_t first_row,
+                       std::span<const std::byte> out);
 
 // A projection's global multiplier. Throws Error(input) MOXIE-M006 when it has none, MOXIE-M007
 // when it is no usable number, naming layer and expert.

@@ -13,6 +13,7 @@
 #include "pack/packed_names.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/segment_source.hpp"
+#include "verify/byte_search.hpp"
 
 namespace moxie {
 
@@ -27,32 +28,21 @@ struct PackedPart {
   std::vector<std::byte> widened{};  // where the file holds narrower biases than a blob
 };
 
-std::size_t first_difference(std::span<const std::byte> a, std::span<const std::byte> b) {
-  if (std::ranges::equal(a, b)) return a.size();
-  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
-}
-
 std::size_t first_non_zero(std::span<const std::byte> bytes) {
   return static_cast<std::size_t>(
       std::ranges::find_if(bytes, [](std::byte b) { return b != std::byte{0}; }) - bytes.begin());
 }
 
-std::string hex(std::byte value) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  const auto number = std::to_integer<unsigned>(value);
-  return std::string("0x") + kDigits[number >> 4U] + kDigits[number & 15U];
-}
-
 class ExpertComparison {
  public:
-  ExpertComparison(const PackedSet& set, const MoeModel& source, const LayerExperts& layer,
-                   std::uint64_t expert)
-      : set_(set), source_(source), layer_(layer), expert_(expert) {}
+  ExpertComparison(const PackedSet& set, const ShardPlan& plan, const MoeModel& source,
+                   const LayerExperts& layer, std::uint64_t expert)
+      : set_(set), plan_(plan), source_(source), layer_(layer), expert_(expert) {}
 
   // Every expert-parallel group that holds the expert holds all of it.
-  ExpertTally compare() {
-    for (ep_rank_ = 0; ep_rank_ < set_.plan.ep; ++ep_rank_) {
-      if (!set_.plan.ranks[ep_rank_ * set_.plan.tp].experts.holds(expert_)) continue;
+  Tally compare() {
+    for (ep_rank_ = 0; ep_rank_ < plan_.ep; ++ep_rank_) {
+      if (!plan_.ranks[ep_rank_ * plan_.tp].experts.holds(expert_)) continue;
       compare_group();
       is_first_group_ = false;
     }
@@ -61,7 +51,7 @@ class ExpertComparison {
 
  private:
   void compare_group() {
-    for (const PackedSegment& segment : set_.plan.layout.segments) {
+    for (const PackedSegment& segment : plan_.layout.segments) {
       const SegmentSource from = source_of(segment.segment);
       const std::vector<PackedPart> parts = parts_of(segment, from);
       if (parts.empty()) continue;
@@ -98,7 +88,7 @@ class ExpertComparison {
   // The group's ranks in order, those that can not be read too.
   [[nodiscard]] std::vector<PackedPart> owners() const {
     std::vector<PackedPart> parts;
-    for (const RankPlan& rank : set_.plan.ranks) {
+    for (const RankPlan& rank : plan_.ranks) {
       if (rank.ep_rank != ep_rank_) continue;
       const auto packed = std::ranges::find(set_.ranks, rank.rank, &PackedRank::rank);
       const bool readable = packed != set_.ranks.end() && packed->checkpoint.has_value();
@@ -110,7 +100,7 @@ class ExpertComparison {
 
   // The expert's blob in the kernel layout. False after reporting what is wrong with its tensor.
   bool find_blob(PackedPart& part) {
-    const std::uint64_t stride = set_.plan.layout.stride;
+    const std::uint64_t stride = plan_.layout.stride;
     part.tensor = part.packed->checkpoint->find(blobs_tensor_name(layer_.layer));
     if (!check_tensor(part, DType::u8, {part.rank->experts.count(), stride})) return false;
     part.bytes = part.packed->checkpoint->bytes(*part.tensor)
@@ -147,7 +137,7 @@ class ExpertComparison {
   // Between one expert's last byte and the next expert.
   void compare_padding() {
     name_ = blobs_tensor_name(layer_.layer);
-    const std::uint64_t begin = set_.plan.layout.expert_bytes;
+    const std::uint64_t begin = plan_.layout.expert_bytes;
     for (PackedPart& part : owners()) {
       if (part.packed == nullptr || !find_blob(part)) continue;
       const auto padding = part.bytes.subspan(begin);
@@ -290,28 +280,29 @@ class ExpertComparison {
   }
 
   const PackedSet& set_;
+  const ShardPlan& plan_;
   const MoeModel& source_;
   const LayerExperts& layer_;
   std::uint64_t expert_;
   unsigned ep_rank_ = 0;  // of the group that is compared
   bool is_first_group_ = true;
   std::string name_;
-  ExpertTally tally_;
+  Tally tally_;
 };
 
 }  // namespace
 
-ExpertTally compare_expert(const PackedSet& set, const MoeModel& source, const LayerExperts& layer,
-                           std::uint64_t expert) {
-  return ExpertComparison(set, source, layer, expert).compare();
+Tally compare_expert(const PackedSet& set, const ShardPlan& plan, const MoeModel& source,
+                     const LayerExperts& layer, std::uint64_t expert) {
+  return ExpertComparison(set, plan, source, layer, expert).compare();
 }
 
-std::uint64_t expected_tensors(const PackedSet& set, const RankPlan& rank, const MoeModel& source,
-                               const LayerExperts& layer) {
+std::uint64_t expected_tensors(const PackedSet& set, const ShardPlan& plan, const RankPlan& rank,
+                               const MoeModel& source, const LayerExperts& layer) {
   if (set.layout == FileLayout::kernel) return 1;
   std::uint64_t count = 0;
   for (std::uint64_t slot = 0; slot < rank.experts.count(); ++slot) {
-    for (const PackedSegment& segment : set.plan.layout.segments) {
+    for (const PackedSegment& segment : plan.layout.segments) {
       const auto tensor = logical_tensor(source.checkpoint, layer, rank.experts.id(slot), segment);
       count += tensor ? 1 : 0;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The proof of a packed set: plan hash, completeness, checksums, then every expert of every packed
-// layer.
+// The proof of a packed set: plan hash, completeness, checksums, then every tensor of every packed
+// file.
 #include "moxie/verify.hpp"
 
 #include <algorithm>
@@ -8,14 +8,15 @@
 #include <set>
 
 #include "base/errors.hpp"
-#include "base/mapped_file.hpp"
 #include "base/parallel.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/packed_set.hpp"
-#include "pack/source_config.hpp"
+#include "pack/whole_model.hpp"
 #include "verify/expert_comparison.hpp"
 #include "verify/file_check.hpp"
+#include "verify/plan_check.hpp"
 #include "verify/proof.hpp"
+#include "verify/tensor_comparison.hpp"
 
 namespace moxie {
 
@@ -34,12 +35,13 @@ class SetVerifier {
     // A set may hold NVFP4 as MXFP4 with globals: it is compared with the source read that way.
     if (set_.plan.recast && !source.recast) recast_ = recast_model(source);
     source_ = recast_ ? &*recast_ : &source;
+    whole_.emplace(*source_, set_.plan);
   }
 
   VerifyReport verify() {
     report_.plan_hash = set_.plan_hash;
     report_.ranks = static_cast<unsigned>(set_.ranks.size());
-    check_plan();
+    for (Finding& finding : check_plan(set_, *source_)) add(std::move(finding));
     check_ranks();
     for (const PackedRank& rank : set_.ranks) {
       for (const auto& [name, record] : rank.files)
@@ -47,6 +49,7 @@ class SetVerifier {
     }
     check_files();
     for (const int layer : report_.layers) compare_layer(layer);
+    if (holds_top_) compare_top();
     report_.passed = std::ranges::none_of(report_.findings, [](const Finding& finding) {
       return finding.severity == Severity::error;
     });
@@ -80,67 +83,13 @@ class SetVerifier {
     report_progress(progress_, std::min(done_, total_), total_);
   }
 
-  // The plan is a claim: its text must be the one that was hashed, and its widths the source's.
-  void check_plan() {
-    const std::string file = (set_.folder / kPlanFile).string();
-    if (set_.actual_plan_hash != set_.plan_hash) {
-      add({.code = "MOXIE-V005",
-           .message = "plan does not match its hash",
-           .where = {.file = file},
-           .expected = set_.plan_hash,
-           .got = set_.actual_plan_hash});
-    }
-    for (const std::string_view name : kConfigFiles) check_config(name);
-    const ModelConfig& config = source_->config;
-    const auto number = [](std::uint64_t value) { return std::to_string(value); };
-    require_same("model", config.model_type, set_.plan.model);
-    require_same("hidden", number(config.hidden), number(set_.plan.hidden));
-    require_same("the intermediate size", number(config.inter),
-                 number(set_.plan.inter().original.value));
-    require_same("gating", config.gated ? "gated" : "not gated",
-                 set_.plan.gated ? "gated" : "not gated");
-    require_same("the number of experts", number(config.experts), number(set_.plan.experts));
-    const bool held = std::ranges::any_of(source_->layers, [&](const LayerExperts& layer) {
-      return layer.format == set_.plan.format;  // a checkpoint may hold layers of both formats
-    });
-    if (source_->format && !held)
-      require_same("format", std::string(name_of(*source_->format)),
-                   std::string(name_of(set_.plan.format)));
-  }
-
-  // What runs the set takes limits and sizes from its config: it is part of the proof.
-  void check_config(std::string_view name) {
-    const fs::path copy = set_.folder / name;
-    const auto text = source_config(source_->checkpoint, name);
-    if (!text || source_->checkpoint.config_path() == set_.folder / kConfigFiles[0]) return;
-    if (!fs::is_regular_file(copy)) {
-      add({.code = "MOXIE-V004", .message = "config is absent", .where = {.file = copy.string()}});
-    } else if (read_text_file(copy) != *text) {
-      add({.code = "MOXIE-V002",
-           .message = "config differs from the source's",
-           .where = {.file = copy.string()},
-           .expected = "the " + std::string(name) + " of " + source_->checkpoint.path().string()});
-    }
-  }
-
-  void require_same(std::string_view what, const std::string& expected,
-                    const std::string& got) const {
-    if (expected == got) return;
-    throw Error(
-        ErrorCode::verdict,
-        {.code = "MOXIE-V007",
-         .message = "the packed set was made from another model: " + std::string(what) + " differs",
-         .where = {.file = (set_.folder / kPlanFile).string()},
-         .expected = expected,
-         .got = got});
-  }
-
   // Every rank of the plan must be there, with the same layers and files of this plan.
   void check_ranks() {
     std::set<int> layers;
     for (const PackedRank& rank : set_.ranks) {
       for (const auto& [name, record] : rank.files) {
         if (const auto layer = layer_of_file(name)) layers.insert(*layer);
+        holds_top_ = holds_top_ || name == kTopFile;
       }
       if (rank.plan_hash != set_.plan_hash) {
         add({.code = "MOXIE-V005",
@@ -169,7 +118,8 @@ class SetVerifier {
         continue;
       }
       for (const Finding& problem : packed->problems) add(problem);
-      for (const int layer : layers) check_layer_file(*packed, layer);
+      for (const int layer : layers) check_file_of(*packed, layer_file_name(layer), layer);
+      if (holds_top_) check_file_of(*packed, std::string(kTopFile), std::nullopt);
     }
     for (const std::string& name : names_in(set_.folder)) {
       const bool known = std::ranges::any_of(set_.plan.ranks, [&](const RankPlan& rank) {
@@ -195,24 +145,38 @@ class SetVerifier {
 
   // A set may hold some layers only; the verdict speaks of those.
   void note_unpacked_layers() {
-    const auto main = std::ranges::count(source_->layers, false, &LayerExperts::mtp);
+    const auto is_due = [&](const LayerExperts& layer) { return !layer.mtp || whole_->any(); };
+    const auto due = std::ranges::count_if(source_->layers, is_due);
     const auto packed = std::ranges::count_if(source_->layers, [&](const LayerExperts& layer) {
-      return !layer.mtp && std::ranges::find(report_.layers, layer.layer) != report_.layers.end();
+      return is_due(layer) && std::ranges::binary_search(report_.layers, layer.layer);
     });
-    if (packed == main) return;
+    if (packed != due) {
+      note("the set holds " + std::to_string(packed) + " of the source's " + std::to_string(due) +
+           " layers");
+    }
+    if (whole_->any() && !holds_top_)
+      note("the set does not hold the tensors that belong to no layer");
+    if (!whole_->any() && holds_top_) {
+      add({.code = "MOXIE-V004",
+           .message = "the set holds tensors of no layer, and the source does not",
+           .where = {.file = set_.folder.string()}});
+    }
+  }
+
+  void note(std::string message) {
     add({.code = "MOXIE-V008",
          .severity = Severity::note,
-         .message = "the set holds " + std::to_string(packed) + " of the source's " +
-                    std::to_string(main) + " layers",
+         .message = std::move(message),
          .where = {.file = set_.folder.string()}});
   }
 
-  void check_layer_file(const PackedRank& rank, int layer) {
-    const std::string name = layer_file_name(layer);
+  void check_file_of(const PackedRank& rank, const std::string& name, std::optional<int> layer) {
     const auto record = rank.files.find(name);
     if (record != rank.files.end() && fs::exists(rank.folder / name)) return;
+    const std::string_view what = layer ? "layer" : "file";
     add({.code = "MOXIE-V004",
-         .message = record == rank.files.end() ? "layer is absent on this rank" : "file is absent",
+         .message = record == rank.files.end() ? std::string(what) + " is absent on this rank"
+                                               : "file is absent",
          .where = {.file = (rank.folder / name).string(), .layer = layer, .rank = rank.rank}});
   }
 
@@ -236,55 +200,83 @@ class SetVerifier {
 
   void compare_layer(int number) {
     const LayerExperts& layer = source_->require_layer(number);
+    const ShardPlan plan = planned_layer(set_, *source_, layer);
     const std::uint64_t experts = layer.experts.size();
-    const std::string which = " of layer " + std::to_string(number);
-    require_same("the number of experts" + which, std::to_string(experts),
-                 std::to_string(set_.plan.experts));
-    require_same("the format" + which, std::string(name_of(layer.format)),
-                 std::string(name_of(set_.plan.format)));
-    const std::uint64_t held =
-        set_.plan.layout.stride * set_.plan.tp + set_.plan.layout.expert_bytes;
+    const std::uint64_t held = plan.layout.stride * plan.tp + plan.layout.expert_bytes;
     const std::uint64_t chunk = std::max<std::uint64_t>(kChunkBytes / held, 1);
-    check_tensor_count(layer);
     for (std::uint64_t first = 0; first < experts; first += chunk) {
       const std::uint64_t count = std::min(chunk, experts - first);
-      std::vector<ExpertTally> tallies(count);
+      std::vector<Tally> tallies(count);
       parallel_for(count, [&](std::uint64_t i) {
-        tallies[i] = compare_expert(set_, *source_, layer, first + i);
+        tallies[i] = compare_expert(set_, plan, *source_, layer, first + i);
       });
-      std::uint64_t bytes = 0;
-      for (ExpertTally& tally : tallies) {
-        report_.tensors += tally.tensors;
-        report_.real_bytes += tally.real_bytes;
-        report_.tail_bytes += tally.tail_bytes;
-        bytes += tally.real_bytes + tally.tail_bytes;
-        add_limited(std::move(tally.findings));
+      release_pages();
+      for (Tally& tally : tallies) {
+        advance(tally.real_bytes + tally.tail_bytes);
+        take(std::move(tally));
       }
+    }
+    const FileTensors around = whole_->of_layer(number);
+    const FilePlace file{.name = layer_file_name(number), .layer = number};
+    for (const PackedRank& rank : set_.ranks) {
+      if (!rank.checkpoint) continue;
+      const std::uint64_t of_experts =
+          expected_tensors(set_, plan, plan.ranks[rank.rank], *source_, layer);
+      check_tensor_count(rank, file, of_experts + around.tensors.size());
+    }
+    compare_around(file, around);
+  }
+
+  void compare_top() {
+    const FileTensors around = whole_->of_top();
+    const FilePlace file{.name = std::string(kTopFile), .layer = {}};
+    for (const PackedRank& rank : set_.ranks) {
+      if (rank.checkpoint) check_tensor_count(rank, file, around.tensors.size());
+    }
+    compare_around(file, around);
+  }
+
+  // The tensors around the experts.
+  void compare_around(const FilePlace& file, const FileTensors& around) {
+    if (!around.problems.empty()) throw Error::of(ErrorCode::input, around.problems);
+    take(compare_tensors(set_, *source_, file, around.tensors, [&](std::uint64_t bytes) {
       release_pages();
       advance(bytes);
-    }
+    }));
+  }
+
+  void take(Tally tally) {
+    report_.tensors += tally.tensors;
+    report_.real_bytes += tally.real_bytes;
+    report_.tail_bytes += tally.tail_bytes;
+    add_limited(std::move(tally.findings));
   }
 
   // A rank's file must hold the expected tensors and nothing else.
-  void check_tensor_count(const LayerExperts& layer) {
-    for (const PackedRank& rank : set_.ranks) {
-      if (!rank.checkpoint) continue;
-      const std::uint64_t expected =
-          expected_tensors(set_, set_.plan.ranks[rank.rank], *source_, layer);
-      std::uint64_t found = 0;
-      for (const TensorInfo& tensor : rank.checkpoint->tensors()) {
-        if (rank.checkpoint->files()[tensor.file].path.filename() == layer_file_name(layer.layer))
-          ++found;
-      }
-      if (found == expected) continue;
-      add({.code = "MOXIE-V004",
-           .message = "file holds another number of tensors",
-           .where = {.file = (rank.folder / layer_file_name(layer.layer)).string(),
-                     .layer = layer.layer,
-                     .rank = rank.rank},
-           .expected = std::to_string(expected),
-           .got = std::to_string(found)});
+  void check_tensor_count(const PackedRank& rank, const FilePlace& file, std::uint64_t expected) {
+    std::uint64_t found = 0;
+    std::string unknown;
+    for (const TensorInfo& tensor : rank.checkpoint->tensors()) {
+      if (rank.checkpoint->files()[tensor.file].path.filename() != file.name) continue;
+      ++found;
+      if (unknown.empty() && !is_known(tensor.name, file.layer)) unknown = tensor.name;
     }
+    if (found == expected) return;
+    add({.code = "MOXIE-V004",
+         .message = "file holds another number of tensors",
+         .where = {.file = (rank.folder / file.name).string(),
+                   .tensor = std::move(unknown),
+                   .layer = file.layer,
+                   .rank = rank.rank},
+         .expected = std::to_string(expected),
+         .got = std::to_string(found)});
+  }
+
+  // Stacked experts get names that the source does not have.
+  [[nodiscard]] bool is_known(const std::string& name, std::optional<int> layer) const {
+    return source_->checkpoint.find(name) != nullptr ||
+           (layer && (name == blobs_tensor_name(*layer) ||
+                      source_->require_layer(*layer).stacked));
   }
 
   void release_pages() const {
@@ -300,6 +292,8 @@ class SetVerifier {
   PackedSet set_;
   std::optional<MoeModel> recast_;
   const MoeModel* source_ = nullptr;
+  std::optional<WholeModel> whole_;
+  bool holds_top_ = false;
   const Progress& progress_;
   VerifyReport report_;
   std::uint64_t hidden_findings_ = 0;

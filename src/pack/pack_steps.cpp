@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Experts by slot, then tensors: rows of one rank after another where rows are cut, the same rows
+// of all ranks where columns are.
+#include "pack/pack_steps.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace moxie {
+
+namespace {
+
+// Enough for one thread's turn.
+constexpr std::uint64_t kPieceBytes = std::uint64_t{4} << 20;
+
+std::uint64_t rows_in(std::uint64_t bytes, std::uint64_t row_bytes) {
+  return std::max<std::uint64_t>(bytes / std::max<std::uint64_t>(row_bytes, 1), 1);
+}
+
+class StepList {
+ public:
+  StepList(const PackedFile& file, const std::vector<unsigned>& ranks, const StepLimits& limits)
+      : file_(file), ranks_(ranks), limits_(limits) {
+    for (const unsigned rank : ranks) tp_ranks_.insert(file.plan.ranks[rank].tp_rank);
+  }
+
+  std::vector<Step> make() {
+    steps_.emplace_back();  // a file that holds nothing is made too
+    if (file_.layer != nullptr) add_experts();
+    for (const SourceTensor& tensor : file_.tensors) add_tensor(tensor);
+    return std::move(steps_);
+  }
+
+ private:
+  void add(Piece piece, const std::vector<SourceRange>& sources) {
+    std::uint64_t touched = 0;
+    for (const SourceRange& source : sources) touched += source.bytes;
+    const bool full = used_ + piece.bytes > limits_.buffer_bytes ||
+                      steps_.back().source_bytes + touched > limits_.source_bytes;
+    if (full && !steps_.back().pieces.empty()) {
+      steps_.emplace_back();
+      used_ = 0;
+    }
+    Step& step = steps_.back();
+    piece.offset = used_;
+    used_ += piece.bytes;
+    step.pieces.push_back(piece);
+    step.sources.insert(step.sources.end(), sources.begin(), sources.end());
+    step.source_bytes += touched;
+  }
+
+  // Ranks of one expert-parallel group stand together and hold the same experts.
+  void add_experts() {
+    for (std::size_t begin = 0, end = 0; begin < ranks_.size(); begin = end) {
+      const unsigned group = file_.plan.ranks[ranks_[begin]].ep_rank;
+      while (end < ranks_.size() && file_.plan.ranks[ranks_[end]].ep_rank == group) ++end;
+      for (const std::uint64_t expert : file_.experts_of(ranks_[begin]).ids()) {
+        for (std::size_t i = begin; i < end; ++i) {
+          add({.expert = expert, .rank = ranks_[i], .bytes = file_.plan.layout.stride},
+              i == begin ? sources_of(expert) : std::vector<SourceRange>{});
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<SourceRange> sources_of(std::uint64_t expert) const {
+    std::vector<SourceRange> sources;
+    const ExpertTensors& tensors = file_.layer->experts[expert];
+    for (const Projection* projection : {&tensors.gate, &tensors.up, &tensors.down}) {
+      for (const RowsView* view : {&projection->codes, &projection->block_scales}) {
+        if (view->present())
+          sources.push_back({view->tensor, view->offset, view->rows * view->row_stride});
+      }
+    }
+    return sources;
+  }
+
+  void add_tensor(const SourceTensor& tensor) {
+    if (!tensor.tensor.cut) return add_rows(tensor, 0);
+    if (dimension_of(tensor.tensor.cut->unit) == 1) return add_columns(tensor);
+    for (const unsigned tp_rank : tp_ranks_) add_rows(tensor, tp_rank);
+  }
+
+  void add_rows(const SourceTensor& tensor, unsigned tp_rank) {
+    const TensorPart part = part_of(tensor.tensor, file_.plan, tp_rank);
+    const std::uint64_t most = rows_in(kPieceBytes, part.row_bytes);
+    const std::uint64_t each = std::min(most, rows_in(limits_.buffer_bytes, part.row_bytes));
+    for (std::uint64_t row = 0; row < part.rows; row += each) {
+      const std::uint64_t count = std::min(each, part.rows - row);
+      const std::uint64_t real = row < part.real_rows ? std::min(count, part.real_rows - row) : 0;
+      add({.tensor = &tensor, .rank = tp_rank, .first_row = row, .bytes = count * part.row_bytes},
+          {{tensor.source, (part.first_row + row) * part.source_row_bytes,
+            real * part.source_row_bytes}});
+    }
+  }
+
+  void add_columns(const SourceTensor& tensor) {
+    const TensorRows whole = rows_of(tensor.tensor);
+    const std::uint64_t row_bytes = part_of(tensor.tensor, file_.plan, 0).row_bytes;
+    const std::uint64_t each = std::min(
+        {rows_in(kPieceBytes, whole.row_bytes), rows_in(limits_.source_bytes, whole.row_bytes),
+         rows_in(limits_.buffer_bytes, row_bytes * tp_ranks_.size())});
+    for (std::uint64_t row = 0; row < whole.rows; row += each) {
+      const std::uint64_t count = std::min(each, whole.rows - row);
+      std::vector<SourceRange> sources{
+          {tensor.source, row * whole.row_bytes, count * whole.row_bytes}};
+      for (const unsigned tp_rank : tp_ranks_) {
+        add({.tensor = &tensor, .rank = tp_rank, .first_row = row, .bytes = count * row_bytes},
+            std::exchange(sources, {}));
+      }
+    }
+  }
+
+  const PackedFile& file_;
+  const std::vector<unsigned>& ranks_;
+  const StepLimits& limits_;
+  std::set<unsigned> tp_ranks_;
+  std::vector<Step> steps_{};
+  std::uint64_t used_ = 0;  // of the last step's buffer
+};
+
+}  // namespace
+
+std::uint64_t largest_piece(const PackedFile& file) {
+  std::uint64_t bytes = file.layer != nullptr ? file.plan.layout.stride : 0;
+  for (const SourceTensor& tensor : file.tensors)
+    bytes = std::max(bytes, part_of(tensor.tensor, file.plan, 0).row_bytes);
+  return bytes;
+}
+
+std::vector<Step> steps_of(const PackedFile& file, const std::vector<unsigned>& ranks,
+                           const StepLimits& limits) {
+  return StepList(file, ranks, limits).make();
+}
+
+}  // namespace moxie

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files are written front to back: experts first, then the tensors around them.
+#include "pack/rank_files.hpp"
+
+#include <algorithm>
+
+#include "base/parallel.hpp"
+#include "pack/packed_names.hpp"
+#include "pack/scale_check.hpp"
+#include "pack/tensor_part.hpp"
+
+namespace moxie {
+
+RankFiles::RankFiles(const MoeModel& model, const PackedFile& file, FileLayout layout,
+                     const std::vector<unsigned>& ranks,
+                     const std::vector<std::filesystem::path>& folders)
+    : model_(model), file_(file), layout_(layout), ranks_(ranks) {
+  if (file.layer != nullptr && layout == FileLayout::logical) list_logical();
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    writers_.push_back(
+        std::make_unique<SafetensorsWriter>(folders[i] / file.name, entries_of(ranks[i])));
+  }
+}
+
+void RankFiles::list_logical() {
+  logical_.resize(file_.layer->experts.size());
+  for (const unsigned rank : ranks_) {
+    for (const std::uint64_t expert : file_.experts_of(rank).ids()) {
+      if (!logical_[expert].empty()) continue;  // of another rank too
+      logical_[expert] =
+          logical_tensors(model_.checkpoint, file_.plan.layout, *file_.layer, expert);
+    }
+  }
+}
+
+std::vector<TensorEntry> RankFiles::entries_of(unsigned rank) const {
+  std::vector<TensorEntry> entries;
+  const RankExperts experts = file_.experts_of(rank);
+  if (file_.layer != nullptr && layout_ == FileLayout::kernel) {
+    entries.push_back({blobs_tensor_name(file_.layer->layer), DType::u8,
+                       {experts.count(), file_.plan.layout.stride}});
+  } else {
+    for (const std::uint64_t expert : experts.ids()) {
+      for (const LogicalTensor& tensor : logical_[expert]) entries.push_back(tensor.entry);
+    }
+  }
+  for (const SourceTensor& tensor : file_.tensors) {
+    entries.push_back(
+        {tensor.tensor.name, tensor.tensor.dtype, part_shape(tensor.tensor, file_.plan)});
+  }
+  return entries;
+}
+
+void RankFiles::fill(const Piece& piece, std::span<std::byte> buffer) const {
+  const auto out = buffer.subspan(piece.offset, piece.bytes);
+  if (piece.tensor == nullptr) {
+    pack_expert(model_, file_.plan, file_.plan.ranks[piece.rank], *file_.layer, piece.expert, out);
+    return;
+  }
+  const TensorPart part = part_of(piece.tensor->tensor, file_.plan, piece.rank);
+  copy_rows(part, model_.checkpoint.bytes(*piece.tensor->source), piece.first_row, out);
+  // The tail of scales is a legal scale: all of it can be searched at once.
+  if (piece.tensor->tensor.dtype == DType::f8_e8m0)
+    check_tile_scales(model_.checkpoint, *piece.tensor->source, part, piece.first_row, out);
+}
+
+std::uint64_t RankFiles::file_bytes(const Piece& piece) const {
+  if (piece.tensor == nullptr) return file_.plan.layout.expert_bytes;
+  const auto files = std::ranges::count_if(
+      ranks_, [&](unsigned rank) { return piece.is_for(file_.plan.ranks[rank]); });
+  return static_cast<std::uint64_t>(files) * piece.bytes;
+}
+
+void RankFiles::write(const std::vector<Piece>& pieces, std::span<const std::byte> buffer) {
+  parallel_for(ranks_.size(), [&](std::uint64_t i) {
+    for (const Piece& piece : pieces) {
+      if (piece.is_for(file_.plan.ranks[ranks_[i]]))
+        write_piece(piece, buffer.subspan(piece.offset, piece.bytes), *writers_[i]);
+    }
+  });
+}
+
+void RankFiles::write_piece(const Piece& piece, std::span<const std::byte> bytes,
+                            SafetensorsWriter& writer) const {
+  if (piece.tensor != nullptr || layout_ == FileLayout::kernel) return writer.write(bytes);
+  for (const LogicalTensor& tensor : logical_[piece.expert]) write_logical(tensor, bytes, writer);
+}
+
+std::vector<WrittenFile> RankFiles::commit() {
+  std::vector<WrittenFile> written;
+  for (const auto& writer : writers_) {
+    writer->commit();
+    written.push_back({writer->bytes(), writer->checksum()});
+  }
+  return written;
+}
+
+}  // namespace moxie

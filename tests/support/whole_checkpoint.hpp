@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole DeepSeek-V4 checkpoints, every tensor of the model's own list, in which single tensors can
+// be changed or left out. Bytes count up: no two neighbours are equal and none is zero.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moxie/model.hpp"
+#include "moxie/synth.hpp"
+#include "moxie/tensors.hpp"
+#include "support/temp_folder.hpp"
+#include "support/tiny_checkpoint.hpp"
+
+namespace moxie::test {
+
+struct WholeOptions {
+  Json config = synth_config("tiny");
+  BlockFormat format = BlockFormat::mxfp4;  // of the main layers
+  std::optional<std::vector<std::uint64_t>> layers{};  // of which there are tensors; else all
+  bool top = true;
+  bool index = false;              // the last file is in the index and can be left out
+  std::vector<TinyEdit> edits{};   // all are applied, in order
+  std::vector<TinyTensor> extra{};
+};
+
+// "tiny" with other numbers.
+inline Json tiny_v4(const std::vector<std::pair<std::string, std::uint64_t>>& numbers) {
+  Json config = synth_config("tiny");
+  for (const auto& [key, value] : numbers) config.set(key, value);
+  return config;
+}
+
+// "tiny" cut down to one main layer, window only, and a draft block: few bytes, every kind of cut.
+inline Json one_layer_v4(std::vector<std::pair<std::string, std::uint64_t>> numbers = {},
+                         std::vector<int> ratios = {0, 0}) {
+  numbers.insert(numbers.begin(), {{"num_hidden_layers", ratios.size() - 1},
+                                   {"hidden_size", 128},
+                                   {"n_routed_experts", 3},
+                                   {"moe_intermediate_size", 96},
+                                   {"num_hash_layers", 0}});
+  Json config = tiny_v4(numbers);
+  Json list = Json::array();
+  for (const int ratio : ratios) list.push_back(ratio);
+  return config.set("compress_ratios", std::move(list));
+}
+
+// Bytes 1 … 251 in turn, from a place that depends on the tensor; scales stay legal.
+inline std::string counted_bytes(const ModelTensor& tensor, std::uint64_t number) {
+  const std::uint64_t size = TensorEntry{tensor.name, tensor.dtype, tensor.shape}.bytes();
+  std::string bytes(size, '\0');
+  const bool scale =
+      tensor.dtype == DType::f8_e8m0 || tensor.name.ends_with(".weight_scale");
+  const std::uint64_t period = scale ? 113 : 251;
+  for (std::uint64_t at = 0; at < size; ++at)
+    bytes[at] = static_cast<char>(1 + (31 * number + at) % period);
+  if (tensor.name.ends_with("_scale_2") || tensor.name.ends_with("input_scale")) {
+    const float value = static_cast<float>(1 + number % 97) / 4096.0F;
+    std::memcpy(bytes.data(), &value, sizeof value);
+  }
+  return bytes;
+}
+
+// All tensors by file: one a layer, the last one of what belongs to none.
+inline std::vector<std::vector<TinyTensor>> whole_tensors(const V4Config& config,
+                                                          const WholeOptions& options) {
+  std::vector<std::vector<TinyTensor>> files;
+  std::uint64_t number = 0;
+  const auto add = [&](const std::vector<ModelTensor>& list) {
+    for (const ModelTensor& tensor : list) {
+      files.back().push_back(
+          {tensor.name, tensor.dtype, tensor.shape, counted_bytes(tensor, ++number)});
+    }
+  };
+  for (std::uint64_t layer = 0; layer < config.layers + config.drafts; ++layer) {
+    if (options.layers && std::ranges::find(*options.layers, layer) == options.layers->end())
+      continue;
+    files.emplace_back();
+    // Experts stand between the others, as names in order put them.
+    add(routed_tensors(config, layer, options.format));
+    add(layer_tensors(config, layer));
+  }
+  files.emplace_back();
+  if (options.top) add(top_tensors(config));
+  std::ranges::copy(options.extra, std::back_inserter(files.back()));
+  for (const TinyEdit& edit : options.edits) {
+    for (auto& file : files) std::erase_if(file, [&](TinyTensor& tensor) { return !edit(tensor); });
+  }
+  return files;
+}
+
+inline std::filesystem::path write_whole(const std::filesystem::path& folder,
+                                         const WholeOptions& options) {
+  std::filesystem::create_directories(folder);
+  Json config = options.config;
+  if (options.format == BlockFormat::nvfp4) {
+    Json quantization = *config.find("quantization_config");
+    config.set("quantization_config", quantization.set("moe_quant_algo", "NVFP4"));
+  }
+  std::ofstream(folder / "config.json") << config.dump();
+  const V4Config v4 = *read_config(config, Json()).v4;
+  const auto files = whole_tensors(v4, options);
+  Json weight_map = Json::object();
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::string name = "model-" + std::to_string(i) + ".safetensors";
+    write_tensors(folder / name, files[i]);
+    for (const TinyTensor& tensor : files[i]) weight_map.set(tensor.name, name);
+  }
+  if (options.index) {
+    std::ofstream(folder / "model.safetensors.index.json")
+        << Json::object()
+               .set("metadata", Json::object())
+               .set("weight_map", std::move(weight_map))
+               .dump();
+  }
+  return folder;
+}
+
+// A whole checkpoint in a folder of its own, read.
+class WholeCheckpoint {
+ public:
+  explicit WholeCheckpoint(const WholeOptions& options)
+      : model_(read_model(open_checkpoint(write_whole(folder_.path() / "model", options)))) {}
+
+  const MoeModel& operator*() const { return model_; }
+  const MoeModel* operator->() const { return &model_; }
+  const V4Config& config() const { return *model_.config.v4; }
+  const TempFolder& folder() const { return folder_; }
+  std::filesystem::path operator/(std::string_view name) const { return folder_.path() / name; }
+  std::span<const std::byte> bytes(std::string_view tensor) const {
+    return model_.checkpoint.bytes(*model_.checkpoint.find(tensor));
+  }
+
+ private:
+  TempFolder folder_;
+  MoeModel model_;
+};
+
+}  // namespace moxie::test
