@@ -121,9 +121,9 @@ TEST(TensorPart, EveryRowOfTheTablesIsAsAnIndependentProgramComputedIt) {  // T2
       EXPECT_EQ(wo_b.real_row_bytes, cell("real_groups") * rank);
       EXPECT_EQ(wo_b.row_bytes, cell("wo_b_cols_local"));
       EXPECT_EQ(wo_b.row_bytes - wo_b.real_row_bytes, cell("wo_b_zero_cols"));
-      for (const char* name : {"attn.wo_a", "attn.wo_b"}) {
-        const TensorPart tiles = part((std::string(name) + ".scale").c_str());
-        const bool rows = name == std::string("attn.wo_a");
+      for (const char* matrix : {"attn.wo_a", "attn.wo_b"}) {
+        const TensorPart tiles = part((std::string(matrix) + ".scale").c_str());
+        const bool rows = matrix == std::string("attn.wo_a");
         EXPECT_EQ((rows ? tiles.first_row : tiles.first_byte) * 128, cell("src_group") * rank);
         EXPECT_EQ((rows ? tiles.real_rows : tiles.real_row_bytes) * 128,
                   cell("real_groups") * rank);
@@ -132,13 +132,13 @@ TEST(TensorPart, EveryRowOfTheTablesIsAsAnIndependentProgramComputedIt) {  // T2
       EXPECT_EQ(wq_b.real_rows == 0, cell("empty_shard") == 1);
     });
     each("shared_expert_shards.csv", [&](const auto& cell, const auto& part) {
-      for (const char* name : {"ffn.shared_experts.w1", "ffn.shared_experts.w3"}) {
-        const TensorPart weight = part((std::string(name) + ".weight").c_str());
+      for (const char* matrix : {"ffn.shared_experts.w1", "ffn.shared_experts.w3"}) {
+        const TensorPart weight = part((std::string(matrix) + ".weight").c_str());
         EXPECT_EQ(weight.first_row, cell("src_elem"));
         EXPECT_EQ(weight.real_rows, cell("elems"));
         EXPECT_EQ(weight.rows, cell("L_local"));
         EXPECT_EQ(weight.rows - weight.real_rows, cell("zero_elems"));
-        const TensorPart scale = part((std::string(name) + ".scale").c_str());
+        const TensorPart scale = part((std::string(matrix) + ".scale").c_str());
         EXPECT_EQ(scale.first_row, cell("src_block"));
         EXPECT_EQ(scale.real_rows, cell("blocks"));
         EXPECT_EQ(scale.rows - scale.real_rows, cell("zero_blocks"));
@@ -153,8 +153,8 @@ TEST(TensorPart, EveryRowOfTheTablesIsAsAnIndependentProgramComputedIt) {  // T2
       EXPECT_EQ(scale.row_bytes - scale.real_row_bytes, cell("zero_blocks"));
     });
     each("vocab_shards.csv", [&](const auto& cell, const auto& part) {
-      for (const char* name : {"embed.weight", "head.weight"}) {
-        const TensorPart rows = part(name);
+      for (const char* matrix : {"embed.weight", "head.weight"}) {
+        const TensorPart rows = part(matrix);
         EXPECT_EQ(rows.first_row, cell("src_row"));
         EXPECT_EQ(rows.real_rows, cell("real_rows"));
         EXPECT_EQ(rows.rows, cell("vocab_local"));
