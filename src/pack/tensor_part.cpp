@@ -85,9 +85,14 @@ void copy_rows(const TensorPart& part, std::span<const std::byte> source, std::u
                std::span<std::byte> out) {
   if (out.empty()) return;
   const std::uint64_t count = out.size() / part.row_bytes;
-  MOXIE_CHECK(out.size() == count * part.row_bytes && first <= part.rows &&
-                  count <= part.rows - first,
-              "whole rows of the part are asked for");
+  MOXIE_CHECK(
+      out.size() == count * part.row_bytes && first <= part.rows && count <= part.rows - first,
+      "whole rows of the part are asked for");
+  MOXIE_CHECK(part.real_rows <= part.rows && part.real_row_bytes <= part.row_bytes,
+              "what is real of a part fits it");
+  MOXIE_CHECK(part.first_byte <= part.source_row_bytes &&
+                  part.real_row_bytes <= part.source_row_bytes - part.first_byte,
+              "a part's row lies inside the source's");
   const std::uint64_t real = first < part.real_rows ? std::min(count, part.real_rows - first) : 0;
   const std::uint64_t from = (part.first_row + first) * part.source_row_bytes + part.first_byte;
   if (real > 0 && part.real_row_bytes > 0) {

@@ -4,10 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "pack/poisoned_copy.hpp"
 #include "pack/reference_whole.hpp"
 #include "support/csv.hpp"
 #include "support/packed_model.hpp"
@@ -17,6 +20,7 @@ namespace moxie {
 namespace {
 
 using test::plan_of;
+using test::poisoned_copy;
 using test::same_bytes;
 using test::WholeCheckpoint;
 
@@ -42,20 +46,15 @@ TEST(TensorPart, FlashOnThreeRanksIsAsPublished) {
     const char* tensor;
     std::uint64_t first, real, room;
   };
-  for (const Row& row : {Row{"attn.wq_b.weight", 24576, 8192, 12288},
-                         Row{"attn.wq_b.scale", 192, 64, 96},
-                         Row{"attn.wo_a.weight", 6144, 2048, 3072},
-                         Row{"attn.wo_a.scale", 48, 16, 24},
-                         Row{"attn.wo_b.weight", 6144, 2048, 3072},
-                         Row{"attn.wo_b.scale", 48, 16, 24},
-                         Row{"attn.attn_sink", 48, 16, 32},
-                         Row{"ffn.shared_experts.w1.weight", 1536, 512, 768},
-                         Row{"ffn.shared_experts.w1.scale", 12, 4, 6},
-                         Row{"ffn.shared_experts.w3.scale", 12, 4, 6},
-                         Row{"ffn.shared_experts.w2.weight", 1536, 512, 768},
-                         Row{"ffn.shared_experts.w2.scale", 12, 4, 6},
-                         Row{"embed.weight", 86272, 43008, 43136},
-                         Row{"head.weight", 86272, 43008, 43136}}) {
+  for (const Row& row :
+       {Row{"attn.wq_b.weight", 24576, 8192, 12288}, Row{"attn.wq_b.scale", 192, 64, 96},
+        Row{"attn.wo_a.weight", 6144, 2048, 3072}, Row{"attn.wo_a.scale", 48, 16, 24},
+        Row{"attn.wo_b.weight", 6144, 2048, 3072}, Row{"attn.wo_b.scale", 48, 16, 24},
+        Row{"attn.attn_sink", 48, 16, 32}, Row{"ffn.shared_experts.w1.weight", 1536, 512, 768},
+        Row{"ffn.shared_experts.w1.scale", 12, 4, 6}, Row{"ffn.shared_experts.w3.scale", 12, 4, 6},
+        Row{"ffn.shared_experts.w2.weight", 1536, 512, 768},
+        Row{"ffn.shared_experts.w2.scale", 12, 4, 6}, Row{"embed.weight", 86272, 43008, 43136},
+        Row{"head.weight", 86272, 43008, 43136}}) {
     const ModelTensor tensor = listed(model, row.tensor);
     const TensorPart part = part_of(tensor, plan, 2);
     const unsigned dimension = dimension_of(tensor.cut->unit);
@@ -75,8 +74,8 @@ TEST(TensorPart, FlashOnThreeRanksIsAsPublished) {
 
 // Every row of the three tables, through the listed tensors.
 TEST(TensorPart, EveryRowOfTheTablesIsAsAnIndependentProgramComputedIt) {  // T2
-  for (const auto& [name, config] : {std::pair{"V4-Flash", "deepseek-v4-flash"},
-                                     std::pair{"V4-Pro", "deepseek-v4-pro"}}) {
+  for (const auto& [name, config] :
+       {std::pair{"V4-Flash", "deepseek-v4-flash"}, std::pair{"V4-Pro", "deepseek-v4-pro"}}) {
     const MoeModel model = config_model(config);
     const auto each = [&, name = name](const char* table, const auto& check) {
       const test::Csv csv = test::golden(table);
@@ -164,22 +163,6 @@ TEST(TensorPart, EveryRowOfTheTablesIsAsAnIndependentProgramComputedIt) {  // T2
   }
 }
 
-// A part in pieces of `rows` rows, into a destination whose every byte was 0xFF, between guards.
-std::vector<std::byte> poisoned_copy(const TensorPart& part, std::span<const std::byte> source,
-                                     std::uint64_t rows) {
-  constexpr std::size_t kGuard = 64;
-  std::vector<std::byte> all;
-  for (std::uint64_t row = 0; row < part.rows; row += rows) {
-    const std::uint64_t bytes = std::min(rows, part.rows - row) * part.row_bytes;
-    std::vector<std::byte> to(bytes + 2 * kGuard, std::byte{0xFF});
-    copy_rows(part, source, row, std::span(to).subspan(kGuard, bytes));
-    EXPECT_TRUE(test::all_are(std::span(to).first(kGuard), std::byte{0xFF}));
-    EXPECT_TRUE(test::all_are(std::span(to).last(kGuard), std::byte{0xFF}));
-    all.insert(all.end(), to.begin() + kGuard, to.end() - kGuard);
-  }
-  return all;
-}
-
 TEST(TensorPart, AllOfAPoisonedDestinationIsWrittenAndNothingBeside) {  // T2
   const WholeCheckpoint model({.config = test::one_layer_v4()});
   std::vector<ModelTensor> tensors = layer_tensors(model.config(), 0);
@@ -206,113 +189,6 @@ TEST(TensorPart, TypesThatDoNotFillBytesAndScalarsAreWhole) {
   const ModelTensor scalar{.name = "x", .dtype = DType::f32, .shape = {}, .cut = {}};
   EXPECT_EQ(rows_of(scalar).rows, 1U);
   EXPECT_EQ(rows_of(scalar).row_bytes, 4U);
-}
-
-// Whether packing all ranks' parts under a plan and cuts that are not right shows against the
-// reference: a check of moxie, another length or other bytes.
-class TensorMutation : public testing::Test {
- protected:
-  TensorMutation()
-      : model_({.config = test::one_layer_v4()}),
-        plan_(plan_of(*model_, 3)),
-        reference_(model_->checkpoint, model_.config(), 3),
-        tensors_(layer_tensors(model_.config(), 0)) {
-    std::ranges::move(top_tensors(model_.config()), std::back_inserter(tensors_));
-    std::erase_if(tensors_, [](const ModelTensor& tensor) { return !tensor.cut; });
-  }
-
-  bool is_noticed(const ModelTensor& tensor, const ShardPlan& plan) const {
-    for (unsigned rank = 0; rank < 3; ++rank) {
-      try {
-        const TensorPart part = part_of(tensor, plan, rank);
-        const auto due = reference_.pack(tensor.name, rank);
-        if (part.bytes() != due.size()) return true;
-        if (poisoned_copy(part, model_.bytes(tensor.name), 1 << 20) != due) return true;
-      } catch (const Error&) {
-        return true;
-      }
-    }
-    return false;
-  }
-
-  WholeCheckpoint model_;
-  ShardPlan plan_;
-  test::WholeReference reference_;
-  std::vector<ModelTensor> tensors_;
-};
-
-TEST_F(TensorMutation, NoFieldOfACutCanBeOtherwise) {
-  for (const ModelTensor& tensor : tensors_) {
-    ASSERT_FALSE(is_noticed(tensor, plan_)) << tensor.name;
-    const auto expect_noticed = [&](const char* what, const auto& change) {
-      ModelTensor changed = tensor;
-      change(*changed.cut);
-      EXPECT_TRUE(is_noticed(changed, plan_)) << tensor.name << " " << what;
-    };
-    expect_noticed("entries + 1", [](TensorCut& cut) { ++cut.entries; });
-    expect_noticed("elems + 1", [](TensorCut& cut) { ++cut.elems; });
-    if (tensor.cut->entries > 1)
-      expect_noticed("entries - 1", [](TensorCut& cut) { --cut.entries; });
-    if (tensor.cut->elems > 1) expect_noticed("elems - 1", [](TensorCut& cut) { --cut.elems; });
-    if (tensor.shape.size() > 1) {
-      expect_noticed("unit", [](TensorCut& cut) {
-        cut.unit = dimension_of(cut.unit) == 0 ? StorageUnit::column : StorageUnit::row;
-      });
-    }
-    expect_noticed("tail", [](TensorCut& cut) {
-      cut.tail = cut.tail == Tail::zero ? Tail::minus_infinity : Tail::zero;
-    });
-    expect_noticed("axis", [](TensorCut& cut) {
-      cut.axis = static_cast<Axis>((static_cast<unsigned>(cut.axis) + 1) % kAxes);
-    });
-    if (tensor.cut->axis == Axis::heads) {  // the one axis whose two widths differ
-      expect_noticed("width", [](TensorCut& cut) {
-        cut.width = cut.width == PartWidth::local ? PartWidth::kernel : PartWidth::local;
-      });
-    }
-  }
-}
-
-TEST_F(TensorMutation, NoNumberOfAnAxisCanBeOtherwise) {
-  for (std::size_t i = 1; i < plan_.axes.size(); ++i) {
-    for (const std::uint64_t step : {std::uint64_t{1}, ~std::uint64_t{0}}) {
-      for (const auto field : {&AxisPlan::original, &AxisPlan::local, &AxisPlan::kernel}) {
-        ShardPlan changed = plan_;
-        (changed.axes[i].*field).value += step;
-        // The kernel's width matters to sinks alone.
-        const bool matters = field != &AxisPlan::kernel || changed.axes[i].axis == Axis::heads;
-        bool noticed = false;
-        for (const ModelTensor& tensor : tensors_) noticed = noticed || is_noticed(tensor, changed);
-        EXPECT_EQ(noticed, matters) << name_of(changed.axes[i].axis) << " step " << step;
-      }
-    }
-  }
-}
-
-// src, count and dst, in rows and in bytes of a row.
-TEST_F(TensorMutation, NoNumberOfAPartCanBeOtherwise) {
-  for (const ModelTensor& tensor : tensors_) {
-    for (unsigned rank = 0; rank < 3; ++rank) {
-      const auto due = reference_.pack(tensor.name, rank);
-      for (const auto field :
-           {&TensorPart::first_row, &TensorPart::first_byte, &TensorPart::real_rows,
-            &TensorPart::real_row_bytes, &TensorPart::source_row_bytes, &TensorPart::rows,
-            &TensorPart::row_bytes}) {
-        for (const std::uint64_t step : {std::uint64_t{1}, ~std::uint64_t{0}}) {
-          TensorPart part = part_of(tensor, plan_, rank);
-          part.*field += step;
-          if (part.*field > std::uint64_t{1} << 40) continue;  // less than nothing
-          bool noticed = part.bytes() != due.size();
-          try {
-            noticed = noticed || poisoned_copy(part, model_.bytes(tensor.name), 1 << 20) != due;
-          } catch (const Error&) {
-            noticed = true;
-          }
-          EXPECT_TRUE(noticed) << tensor.name << " rank " << rank;
-        }
-      }
-    }
-  }
 }
 
 }  // namespace

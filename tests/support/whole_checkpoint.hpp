@@ -22,11 +22,11 @@ namespace moxie::test {
 
 struct WholeOptions {
   Json config = synth_config("tiny");
-  BlockFormat format = BlockFormat::mxfp4;  // of the main layers
+  BlockFormat format = BlockFormat::mxfp4;             // of the main layers
   std::optional<std::vector<std::uint64_t>> layers{};  // of which there are tensors; else all
   bool top = true;
-  bool index = false;              // the last file is in the index and can be left out
-  std::vector<TinyEdit> edits{};   // all are applied, in order
+  bool index = false;             // the last file is in the index and can be left out
+  std::vector<TinyEdit> edits{};  // all are applied, in order
   std::vector<TinyTensor> extra{};
 };
 
@@ -55,8 +55,7 @@ inline Json one_layer_v4(std::vector<std::pair<std::string, std::uint64_t>> numb
 inline std::string counted_bytes(const ModelTensor& tensor, std::uint64_t number) {
   const std::uint64_t size = TensorEntry{tensor.name, tensor.dtype, tensor.shape}.bytes();
   std::string bytes(size, '\0');
-  const bool scale =
-      tensor.dtype == DType::f8_e8m0 || tensor.name.ends_with(".weight_scale");
+  const bool scale = tensor.dtype == DType::f8_e8m0 || tensor.name.ends_with(".weight_scale");
   const std::uint64_t period = scale ? 113 : 251;
   for (std::uint64_t at = 0; at < size; ++at)
     bytes[at] = static_cast<char>(1 + (31 * number + at) % period);
