@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moxie/checkpoint.hpp"
@@ -17,12 +18,13 @@ namespace moxie::test {
 class ReferencePacker {
  public:
   ReferencePacker(const Checkpoint& checkpoint, BlockFormat format, std::uint64_t hidden,
-                  std::uint64_t inter)
+                  std::uint64_t inter, std::string prefix = "layers.0")
       : checkpoint_(checkpoint),
         nvfp4_(format == BlockFormat::nvfp4),
         group_(nvfp4_ ? 16 : 32),
         hidden_(hidden),
-        inter_(inter) {}
+        inter_(inter),
+        prefix_(std::move(prefix)) {}
 
   // Logical width: the axis over the ranks, up to whole scale groups.
   std::uint64_t local(std::uint64_t tp) const {
@@ -31,14 +33,14 @@ class ReferencePacker {
     return width;
   }
 
-  // The blob of one expert of layer 0 on one rank.
+  // The blob of one expert on one rank.
   std::vector<std::byte> pack(std::uint64_t expert, std::uint64_t tp, std::uint64_t rank,
                               std::uint64_t align) {
     local_ = local(tp);
     kernel_ = 0;
     while (kernel_ < local_) kernel_ += align;
     rank_ = rank;
-    stem_ = "layers.0.ffn.experts." + std::to_string(expert) + ".";
+    stem_ = prefix_ + ".ffn.experts." + std::to_string(expert) + ".";
     blob_.clear();
     rows_of_codes("w1.weight");
     rows_of_codes("w3.weight");
@@ -128,6 +130,7 @@ class ReferencePacker {
   std::uint64_t group_;
   std::uint64_t hidden_;
   std::uint64_t inter_;
+  std::string prefix_;
   std::uint64_t local_ = 0;
   std::uint64_t kernel_ = 0;
   std::uint64_t rank_ = 0;

@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "moxie/pack.hpp"
-#include "pack/reference_packer.hpp"
-#include "pack/reference_whole.hpp"
+#include "pack/whole_expectations.hpp"
 #include "support/csv.hpp"
 #include "support/folder_bytes.hpp"
 #include "support/packed_model.hpp"
@@ -21,43 +19,13 @@
 namespace moxie {
 namespace {
 
+using test::expect_as_reference;
+using test::is_routed;
 using test::one_layer_v4;
 using test::plan_of;
+using test::rank_folder;
 using test::same_bytes;
 using test::WholeCheckpoint;
-
-std::string rank_folder(unsigned rank) { return "rank-00" + std::to_string(rank); }
-
-bool is_routed(const std::string& name) { return name.find(".ffn.experts.") != std::string::npos; }
-
-// Every tensor around the experts on every rank, in its own file, and no other.
-void expect_as_reference(const WholeCheckpoint& model, const ShardPlan& plan,
-                         const std::filesystem::path& set) {
-  const V4Config& config = model.config();
-  const test::WholeReference reference(model->checkpoint, config, plan.tp);
-  for (const RankPlan& rank : plan.ranks) {
-    const Checkpoint packed = open_checkpoint(set / rank_folder(rank.rank));
-    std::set<std::string> due;
-    const auto expect = [&](const std::vector<ModelTensor>& list, const std::string& file) {
-      for (const ModelTensor& tensor : list) {
-        SCOPED_TRACE(tensor.name + " rank " + std::to_string(rank.rank));
-        const TensorInfo* found = packed.find(tensor.name);
-        ASSERT_NE(found, nullptr);
-        EXPECT_EQ(found->dtype, tensor.dtype);
-        EXPECT_EQ(packed.files()[found->file].path.filename(), file);
-        ASSERT_TRUE(same_bytes(reference.pack(tensor.name, rank.tp_rank), packed.bytes(*found)));
-        due.insert(tensor.name);
-      }
-    };
-    for (std::uint64_t layer = 0; layer < config.layers + config.drafts; ++layer) {
-      ASSERT_NO_FATAL_FAILURE(expect(layer_tensors(config, layer),
-                                     "model-0000" + std::to_string(layer) + ".safetensors"));
-    }
-    ASSERT_NO_FATAL_FAILURE(expect(top_tensors(config), "model-top.safetensors"));
-    for (const TensorInfo& tensor : packed.tensors())
-      EXPECT_TRUE(is_routed(tensor.name) || due.contains(tensor.name)) << tensor.name;
-  }
-}
 
 // Joins the ranks' real parts of every cut tensor by the counts alone.
 void expect_joined_is_the_source(const WholeCheckpoint& model, const ShardPlan& plan,
@@ -169,22 +137,44 @@ TEST(PackWhole, LayersThatAreNamedComeWithoutTheTop) {
   EXPECT_EQ(packed.files().size(), 1U);
 }
 
-TEST(PackWhole, EmptyRanksHoldTailsOnly) {
-  const WholeCheckpoint model({.config = one_layer_v4()});
-  const ShardPlan plan = plan_of(*model, 7);
-  pack_to_folder(*model, plan, {.out = model / "packed"});
-  const Checkpoint packed = open_checkpoint(model / "packed" / "rank-006");  // 8 groups, 2 a rank
-  for (const char* name : {"attn.wq_b.weight", "attn.wq_b.scale", "attn.wo_a.weight",
-                           "attn.wo_b.weight", "attn.wo_b.scale", "ffn.shared_experts.w2.weight"}) {
-    const TensorInfo* tensor = packed.find("layers.0." + std::string(name));
-    ASSERT_NE(tensor, nullptr);
-    EXPECT_GT(tensor->bytes, 0U) << name;
-    EXPECT_TRUE(test::all_zero(packed.bytes(*tensor))) << name;
+// Eight groups: two a rank, then seven ranks for two groups.
+TEST(PackWhole, RanksWithoutARealPartHoldTailsOnly) {
+  for (const std::uint64_t groups : {8, 2}) {
+    const WholeCheckpoint model({.config = one_layer_v4({{"o_groups", groups}})});
+    const ShardPlan plan = plan_of(*model, 7);
+    const auto out = model / std::to_string(groups);
+    pack_to_folder(*model, plan, {.out = out});
+    ASSERT_NO_FATAL_FAILURE(expect_as_reference(model, plan, out));
+    const Checkpoint packed = open_checkpoint(out / "rank-006");
+    for (const char* name :
+         {"attn.wq_b.weight", "attn.wq_b.scale", "attn.wo_a.weight", "attn.wo_b.weight",
+          "attn.wo_b.scale", "ffn.shared_experts.w2.weight"}) {
+      const TensorInfo* tensor = packed.find("layers.0." + std::string(name));
+      ASSERT_NE(tensor, nullptr);
+      EXPECT_GT(tensor->bytes, 0U) << name;
+      EXPECT_TRUE(test::all_zero(packed.bytes(*tensor))) << name;
+    }
+    const auto sinks = packed.bytes(*packed.find("layers.0.attn.attn_sink"));
+    ASSERT_EQ(sinks.size(), 16 * sizeof(float));  // the backend's heads
+    for (std::size_t at = 0; at < sinks.size(); ++at)
+      EXPECT_EQ(std::to_integer<int>(sinks[at]), (std::vector{0, 0, 0x80, 0xFF})[at % 4]);
   }
-  const auto sinks = packed.bytes(*packed.find("layers.0.attn.attn_sink"));
-  ASSERT_EQ(sinks.size(), 16 * sizeof(float));  // the backend's heads
-  for (std::size_t at = 0; at < sinks.size(); ++at)
-    EXPECT_EQ(std::to_integer<int>(sinks[at]), (std::vector{0, 0, 0x80, 0xFF})[at % 4]);
+}
+
+TEST(PackWhole, UnderAnIdentityPlanEveryTensorKeepsNameTypeShapeAndBytes) {
+  const WholeCheckpoint model({});
+  const ShardPlan plan = plan_of(*model, 1);
+  ASSERT_TRUE(plan.identity);
+  pack_to_folder(*model, plan, {.out = model / "packed"});
+  const Checkpoint packed = open_checkpoint(model / "packed" / "rank-000");
+  EXPECT_EQ(packed.tensors().size(), model->checkpoint.tensors().size());
+  for (const TensorInfo& source : model->checkpoint.tensors()) {
+    const TensorInfo* tensor = packed.find(source.name);
+    ASSERT_NE(tensor, nullptr) << source.name;
+    EXPECT_EQ(tensor->dtype, source.dtype) << source.name;
+    EXPECT_EQ(tensor->shape, source.shape) << source.name;
+    EXPECT_TRUE(same_bytes(model.bytes(source.name), packed.bytes(*tensor))) << source.name;
+  }
 }
 
 // The models of the tables, with narrow heads and groups: heads, groups, blocks of the shared
@@ -204,25 +194,15 @@ TEST_P(PackWholeTables, BytesOfEveryRowAreTheReferences) {  // T2
   const std::uint64_t heads = attention.number(first_row(attention), "heads_original");
   const std::uint64_t groups = attention.number(first_row(attention), "groups_original");
   const std::uint64_t inter = shared.number(first_row(shared), "I_original");
-  constexpr std::uint64_t kTile = 4;
-  Json config = one_layer_v4({{"num_attention_heads", heads},
-                              {"o_groups", groups},
-                              {"head_dim", 4},
-                              {"qk_rope_head_dim", 4},
-                              {"o_lora_rank", 4},
-                              {"q_lora_rank", 8},
-                              {"hidden_size", 32},
-                              {"n_routed_experts", 1},
-                              {"num_experts_per_tok", 1},
-                              {"moe_intermediate_size", inter * kTile / 128},
-                              {"vocab_size", vocab.number(first_row(vocab), "vocab_original") / 64},
-                              {"index_head_dim", 4}});
-  Json tile = Json::array();
-  tile.push_back(kTile);
-  tile.push_back(kTile);
-  Json quantization = *config.find("quantization_config");
-  config.set("quantization_config", quantization.set("weight_block_size", std::move(tile)));
-  ASSERT_EQ(inter * kTile / 128 % 32, 0U) << "no MXFP4 width";
+  const std::uint64_t narrow_inter = inter * 4 / 128;  // as many tiles
+  const Json config =
+      test::narrow_v4({{"num_attention_heads", heads},
+                       {"o_groups", groups},
+                       {"n_routed_experts", 1},
+                       {"num_experts_per_tok", 1},
+                       {"moe_intermediate_size", narrow_inter},
+                       {"vocab_size", vocab.number(first_row(vocab), "vocab_original") / 64}});
+  ASSERT_EQ(narrow_inter % 32, 0U) << "no MXFP4 width";
   const WholeCheckpoint model({.config = config});
   std::size_t rows = 0;
   for (unsigned tp = 1; tp <= 8; ++tp) {

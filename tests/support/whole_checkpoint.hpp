@@ -51,6 +51,62 @@ inline Json one_layer_v4(std::vector<std::pair<std::string, std::uint64_t>> numb
   return config.set("compress_ratios", std::move(list));
 }
 
+using Numbers = std::vector<std::pair<std::string, std::uint64_t>>;
+
+inline Json number_list(const std::vector<int>& numbers) {
+  Json list = Json::array();
+  for (const int number : numbers) list.push_back(number);
+  return list;
+}
+
+inline Json with_tiles_of_four(Json config) {
+  Json quantization = *config.find("quantization_config");
+  return config.set("quantization_config",
+                    quantization.set("weight_block_size", number_list({4, 4})));
+}
+
+// Heads, groups and blocks are as many as ever, and nothing is wide.
+inline Numbers narrow_widths(const Numbers& numbers) {
+  Numbers all = {{"head_dim", 4},      {"qk_rope_head_dim", 4}, {"o_lora_rank", 4},
+                 {"q_lora_rank", 8},   {"hidden_size", 32},     {"moe_intermediate_size", 160},
+                 {"index_head_dim", 4}};
+  all.insert(all.end(), numbers.begin(), numbers.end());
+  return all;
+}
+
+// One main layer and a draft block with FP8 tiles of four.
+inline Json narrow_v4(const Numbers& numbers = {}, std::vector<int> ratios = {0, 0}) {
+  return with_tiles_of_four(one_layer_v4(narrow_widths(numbers), std::move(ratios)));
+}
+
+// V4.1 with one main layer of five experts, two draft blocks of three, and pictures.
+inline Json narrow_v4_1() {
+  Json config = synth_config("deepseek-v4.1-flash");
+  Json text = *config.find("text_config");
+  for (const auto& [key, value] : narrow_widths({{"num_hidden_layers", 1},
+                                                 {"n_routed_experts", 5},
+                                                 {"num_experts_per_tok", 2},
+                                                 {"dspark_n_routed_experts", 3},
+                                                 {"dspark_num_experts_per_tok", 2},
+                                                 {"dspark_markov_rank", 8},
+                                                 {"num_attention_heads", 16},
+                                                 {"index_n_heads", 4},
+                                                 {"vocab_size", 320}}))
+    text.set(key, value);
+  text.set("compress_ratios", number_list({0, 0, 0}));
+  for (const char* key : {"kv_source_layer_ids", "index_source_layer_ids", "engram_layer_ids",
+                          "engram_num_embeddings"})
+    text.set(key, Json::array());
+  Json vision = *config.find("vision_config");
+  for (const auto& [key, value] : Numbers{{"num_hidden_layers", 1},
+                                          {"hidden_size", 8},
+                                          {"intermediate_size", 8},
+                                          {"patch_size", 2}})
+    vision.set(key, value);
+  config.set("text_config", std::move(text)).set("vision_config", std::move(vision));
+  return with_tiles_of_four(std::move(config));
+}
+
 // Bytes 1 … 251 in turn, from a place that depends on the tensor; scales stay legal.
 inline std::string counted_bytes(const ModelTensor& tensor, std::uint64_t number) {
   const std::uint64_t size = TensorEntry{tensor.name, tensor.dtype, tensor.shape}.bytes();
