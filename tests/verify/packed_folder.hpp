@@ -30,35 +30,27 @@ inline TinyOptions two_layers() {
   return options;
 }
 
-class PackedFolder {
+// A folder that holds a packed set, to be edited.
+class SetOnDisk {
  public:
-  PackedFolder(const TinyOptions& options, const PlanOptions& plan,
-               FileLayout layout = FileLayout::logical)
-      : model_(options), plan_(make_plan(*model_, plan)), layout_(layout) {
-    pack_to_folder(*model_, plan_, {.out = path(), .layout = layout});
-  }
-
-  const TinyModel& model() const { return model_; }
-  const ShardPlan& plan() const { return plan_; }
-  FileLayout layout() const { return layout_; }
-  std::filesystem::path path() const { return model_ / "packed"; }
+  const std::filesystem::path& path() const { return path_; }
   static std::string rank_folder(unsigned rank) { return "rank-00" + std::to_string(rank); }
   std::filesystem::path file(unsigned rank, int layer = 0) const {
-    return path() / rank_folder(rank) / ("model-0000" + std::to_string(layer) + ".safetensors");
+    return file(rank, "model-0000" + std::to_string(layer) + ".safetensors");
   }
-  std::filesystem::path proof() const { return path() / "moxie-proof.json"; }
-
-  VerifyReport verify() const { return verify_packed(path(), *model_); }
+  std::filesystem::path file(unsigned rank, std::string_view name) const {
+    return path_ / rank_folder(rank) / name;
+  }
+  std::filesystem::path proof() const { return path_ / "moxie-proof.json"; }
 
   // In place where the size allows it: file systems flush a file that is cut to nothing first.
   void write(const std::filesystem::path& path_to, std::string_view bytes) const {
     std::error_code error;
-    if (std::filesystem::file_size(path_to, error) == bytes.size() && !error) {
-      std::fstream(path_to, std::ios::binary | std::ios::in | std::ios::out)
-          .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-      return;
-    }
-    model_.folder().write(std::filesystem::relative(path_to, model_.folder().path()), bytes);
+    const bool same_size = std::filesystem::file_size(path_to, error) == bytes.size() && !error;
+    const auto mode = same_size ? std::ios::in | std::ios::out : std::ios::out;
+    std::filesystem::create_directories(path_to.parent_path());
+    std::fstream(path_to, std::ios::binary | mode)
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
   // Changes the bytes of a file.
   void edit(const std::filesystem::path& path_to,
@@ -76,7 +68,7 @@ class PackedFolder {
 
   // Makes files.json of a rank state what its files are.
   void agree(unsigned rank) const {
-    const auto folder = path() / rank_folder(rank);
+    const auto folder = path_ / rank_folder(rank);
     edit_json(folder / "files.json", [&](Json& list) {
       Json files = Json::object();
       for (const JsonMember& member : list.find("files")->members()) {
@@ -87,6 +79,25 @@ class PackedFolder {
       list.set("files", std::move(files));
     });
   }
+
+ protected:
+  std::filesystem::path path_;
+};
+
+class PackedFolder : public SetOnDisk {
+ public:
+  PackedFolder(const TinyOptions& options, const PlanOptions& plan,
+               FileLayout layout = FileLayout::logical)
+      : model_(options), plan_(make_plan(*model_, plan)), layout_(layout) {
+    path_ = model_ / "packed";
+    pack_to_folder(*model_, plan_, {.out = path_, .layout = layout});
+  }
+
+  const TinyModel& model() const { return model_; }
+  const ShardPlan& plan() const { return plan_; }
+  FileLayout layout() const { return layout_; }
+
+  VerifyReport verify() const { return verify_packed(path(), *model_); }
 
   // Where a segment of an expert of layer 0 begins in its rank's file.
   std::uint64_t place_of(unsigned rank, std::uint64_t expert, Segment segment) const {
@@ -109,11 +120,14 @@ class PackedFolder {
 // Makes a file wrong for as long as it lives.
 class PlantedFault {
  public:
-  PlantedFault(const PackedFolder& set, unsigned rank, Checksum checksum,
+  PlantedFault(const SetOnDisk& set, unsigned rank, Checksum checksum,
                const std::function<void(std::string&)>& change, int layer = 0)
+      : PlantedFault(set, rank, checksum, change, set.file(rank, layer)) {}
+  PlantedFault(const SetOnDisk& set, unsigned rank, Checksum checksum,
+               const std::function<void(std::string&)>& change, std::filesystem::path file)
       : set_(set),
-        file_(set.file(rank, layer)),
-        list_(set.path() / PackedFolder::rank_folder(rank) / "files.json"),
+        file_(std::move(file)),
+        list_(set.path() / SetOnDisk::rank_folder(rank) / "files.json"),
         intact_(read_bytes(file_)),
         intact_list_(read_bytes(list_)) {
     set.edit(file_, change);
@@ -127,7 +141,7 @@ class PlantedFault {
   PlantedFault& operator=(const PlantedFault&) = delete;
 
  private:
-  const PackedFolder& set_;
+  const SetOnDisk& set_;
   std::filesystem::path file_;
   std::filesystem::path list_;
   std::string intact_;
