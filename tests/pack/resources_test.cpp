@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,32 +13,17 @@
 #include "support/folder_bytes.hpp"
 #include "support/packed_model.hpp"
 #include "support/refusal.hpp"
+#include "support/resident_memory.hpp"
 #include "support/threads.hpp"
 
 namespace moxie {
 namespace {
 
+using test::kBesideBuffers;
+using test::kMiB;
 using test::plan_of;
+using test::reset_peak;
 using test::TinyModel;
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-
-// A line of /proc/self/status in bytes.
-std::uint64_t status_bytes(const std::string& key) {
-  std::ifstream file("/proc/self/status");
-  for (std::string word; file >> word;) {
-    std::uint64_t kib = 0;
-    if (word == key && file >> kib) return kib * 1024;
-  }
-  return 0;
-}
-
-// Starts the peak over from what is resident now; false when the kernel does not allow it.
-bool reset_peak() {
-  std::ofstream file("/proc/self/clear_refs");
-  file << "5" << std::flush;
-  return file.good() && status_bytes("VmHWM:") < status_bytes("VmRSS:") + kMiB;
-}
 
 // One layer of 24 experts, 1.7 MB each: 40 MB of source, as much packed.
 class PackMemory : public testing::Test {
@@ -60,26 +44,17 @@ class PackMemory : public testing::Test {
     folder_.reset();
   }
 
-  // What packing adds to the resident memory at its peak.
   static std::uint64_t peak_of(const ShardPlan& plan, std::uint64_t memory, const char* out) {
-    for (std::uint32_t file = 0; file < model_->checkpoint.files().size(); ++file)
-      model_->checkpoint.release(file);
-    reset_peak();
-    const std::uint64_t before = status_bytes("VmRSS:");
-    pack_to_folder(*model_, plan,
-                   {.out = folder_->path() / out,
-                    .ranks = {0},
-                    .layout = FileLayout::kernel,
-                    .memory_bytes = memory});
-    return status_bytes("VmHWM:") - before;
+    return test::peak_of_packing(*model_, plan,
+                                 {.out = folder_->path() / out,
+                                  .ranks = {0},
+                                  .layout = FileLayout::kernel,
+                                  .memory_bytes = memory});
   }
 
   static inline std::unique_ptr<test::TempFolder> folder_;
   static inline std::optional<MoeModel> model_;
 };
-
-// Beside the buffers: stacks of two threads, file headers, the allocator's own.
-constexpr std::uint64_t kBesideBuffers = 4 * kMiB;
 
 TEST_F(PackMemory, StaysInsideTheBound) {
 #if defined(__SANITIZE_ADDRESS__)
