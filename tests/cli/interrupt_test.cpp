@@ -2,6 +2,7 @@
 // Ctrl-C during long work, and what a person sees of long work.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -107,6 +108,28 @@ TEST_F(Interrupt, LeavesOtherRanksOfAPack) {
   const Outcome outcome = interrupted(pack + Words{"0..199", "--rank", "1"});
   EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
   EXPECT_EQ(test::tree_of(folder_.path()), before_);
+}
+
+// Nothing can be cleaned up after SIGKILL: what is left has a temporary name, no rank's, and does
+// not stand in the way of packing again.
+TEST_F(Interrupt, AKilledPackLeavesNoRankAndCanBeRepeated) {
+  write_hollow_model();
+  const Words pack = {"pack", path("model"), "--out", path("out"), "--tp", "3"};
+  const Outcome outcome = moxie_says(
+      pack,
+      {.interrupt_when =
+           [this](const Outcome&) { return fs::exists(path("out")) && !fs::is_empty(path("out")); },
+       .interrupt_with = SIGKILL});
+  EXPECT_EQ(outcome.signal, SIGKILL);
+  std::size_t left = 0;
+  for (const auto& entry : fs::directory_iterator(path("out"))) {
+    ++left;
+    EXPECT_TRUE(entry.path().filename().string().starts_with(".rank-")) << entry.path();
+  }
+  EXPECT_GT(left, 0U);
+  EXPECT_NE(moxie_says({"verify", path("out"), "--against", path("model")}).exit_code, 0);
+  EXPECT_EQ(moxie_says(pack + Words{"--layers", "0"}).exit_code, 0);
+  EXPECT_TRUE(fs::exists(path("out") + "/rank-002/model-00000.safetensors"));
 }
 
 TEST_F(Interrupt, OnATerminalComesAfterABarAndLeavesNothing) {

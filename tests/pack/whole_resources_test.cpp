@@ -20,7 +20,7 @@ using test::kBesideBuffers;
 using test::kMiB;
 using test::plan_of;
 
-// 29 MB of source, most of it embedding and head; 64 ranks make 100 MB of it.
+// 28 MB of source, most of it embedding and head; 64 ranks make 98 MB of it.
 TEST(PackWholeMemory, SixtyFourRanksStayInsideTheBound) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "shadow memory counts as resident";

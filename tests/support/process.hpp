@@ -42,7 +42,8 @@ struct Launch {
   std::filesystem::path folder{};                                // to run in; ours if empty
   std::vector<std::pair<std::string, std::string>> variables{};  // added to our environment
   Stdout to = Stdout::captured;
-  std::function<bool(const Outcome& so_far)> interrupt_when{};  // SIGINT once this holds
+  std::function<bool(const Outcome& so_far)> interrupt_when{};  // a signal once this holds
+  int interrupt_with = SIGINT;
 };
 
 class Process {
@@ -74,7 +75,7 @@ class Process {
         throw std::runtime_error("the command does not end");
       if (interrupted || !launch_.interrupt_when(outcome_)) continue;
       interrupted = true;
-      ::kill(child_, SIGINT);
+      ::kill(child_, launch_.interrupt_with);
     }
     int status = 0;
     ::waitpid(std::exchange(child_, -1), &status, 0);
