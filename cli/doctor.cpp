@@ -86,6 +86,9 @@ void examine_packed(const DoctorArgs& args, Examination& result) {
     for (const unsigned rank : folder.ranks)
       collect(result.findings, [&] { (void)load_packed(folder, rank, layer); });
   }
+  if (!args.deep || !args.layers.empty()) return;
+  for (const unsigned rank : folder.ranks)
+    collect(result.findings, [&] { check_packed_top(folder, rank); });
 }
 
 }  // namespace

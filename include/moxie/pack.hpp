@@ -113,8 +113,9 @@ struct PackReport {
 // Writes DIR/rank-RRR/model-LLLLL.safetensors, files.json beside them, DIR/moxie-plan.json and
 // config.json. Of a DeepSeek-V4 checkpoint that holds more than routed experts and routers all
 // tensors are packed: those of a layer into its file, the others into model-top.safetensors, which
-// is left out when `layers` names some. The source is read once for all ranks. Nothing is visible under its final name before it is complete; on any error what was
-// begun is removed. Refuses (usage) a folder that holds another plan or these ranks already.
+// is left out when `layers` names some. The source is read once for all ranks. Nothing is visible
+// under its final name before it is complete; on any error what was begun is removed. Refuses
+// (usage) a folder that holds another plan or these ranks already.
 MOXIE_API PackReport pack_to_folder(const MoeModel& model, const ShardPlan& plan,
                                     const PackOptions& options);
 // The files of the source that packing reads tensors from. Errors: those of pack_to_folder that
@@ -149,6 +150,10 @@ MOXIE_API PackedFolder open_packed_folder(const std::filesystem::path& path);
 // the file does not match its checksum, a tensor has another type or shape than the plan gives it,
 // or a scale or scalar is no number.
 MOXIE_API PackedExperts load_packed(const PackedFolder& folder, unsigned rank, int layer);
+
+// Every byte of a rank's tensors that belong to no layer against its checksum; nothing where the
+// rank has none. Error(input) MOXIE-K005.
+MOXIE_API void check_packed_top(const PackedFolder& folder, unsigned rank);
 
 MOXIE_API BlobSource blob_source(const PackedFolder& folder, unsigned rank, int layer);
 

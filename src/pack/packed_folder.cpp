@@ -5,7 +5,9 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/hash.hpp"
@@ -130,8 +132,9 @@ std::string hash_of_file(const MappedFile& file) {
 }
 
 // All bytes of the file are the packed ones.
-void check_bytes(const PackedFolder& folder, unsigned rank, int layer) {
-  const std::string name = rank_folder_name(rank) + "/" + layer_file_name(layer);
+void check_bytes(const PackedFolder& folder, unsigned rank, std::string_view file,
+                 std::optional<int> layer) {
+  const std::string name = rank_folder_name(rank) + "/" + std::string(file);
   const auto stated = folder.checksums.find(name);
   const std::string got = hash_of_file(MappedFile(folder.path / name));
   if (stated != folder.checksums.end() && stated->second == got) return;
@@ -371,8 +374,13 @@ BlobSource blob_source(const PackedFolder& folder, unsigned rank, int layer) {
           .finish =
               [&folder, rank, layer, loader] {
                 loader->release();
-                check_bytes(folder, rank, layer);
+                check_bytes(folder, rank, layer_file_name(layer), layer);
               }};
+}
+
+void check_packed_top(const PackedFolder& folder, unsigned rank) {
+  if (folder.checksums.contains(rank_folder_name(rank) + "/" + std::string(kTopFile)))
+    check_bytes(folder, rank, kTopFile, std::nullopt);
 }
 
 PackedExperts load_packed(const PackedFolder& folder, unsigned rank, int layer) {
