@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,15 +21,21 @@ bool is_temporary_name(std::string_view name);
 // leaves nothing behind.
 class StagedFile {
  public:
-  explicit StagedFile(std::filesystem::path path);
+  // With `direct_bytes`, appended bytes are gathered in a buffer of this size, a multiple of
+  // kDirectUnit, and go to the disk past the system's page cache, where the file system can do
+  // that. Copying large files into fresh pages of that cache costs more than all else.
+  explicit StagedFile(std::filesystem::path path, std::size_t direct_bytes = 0);
   ~StagedFile();
   StagedFile(const StagedFile&) = delete;
   StagedFile& operator=(const StagedFile&) = delete;
 
+  static constexpr std::size_t kDirectUnit = 4096;
+
   // Appends. Error(environment) when the disk refuses.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  // Writes at a byte of the file, in any order. The checksum is of appended bytes only.
+  // Writes at a byte of the file, in any order; not for files with `direct_bytes`. The checksum is
+  // of appended bytes only.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   // Makes the content durable and visible. Replaces an older file of that name.
   void commit();
@@ -38,6 +45,15 @@ class StagedFile {
   [[nodiscard]] std::string checksum() const { return hash_.hex(); }
 
  private:
+  struct Free {
+    void operator()(std::byte* bytes) const;
+  };
+
+  void open(bool direct);
+  void append(std::span<const std::byte> bytes);
+  void gather(std::span<const std::byte> bytes);
+  // Whether the file was open for direct writing until now.
+  bool stop_direct();
   // Starts writing what was appended to the disk, so that commit() has little left to wait for.
   void push();
 
@@ -47,6 +63,9 @@ class StagedFile {
   std::uint64_t bytes_ = 0;
   std::uint64_t pushed_ = 0;
   StreamHash hash_;
+  std::size_t direct_bytes_ = 0;
+  std::size_t gathered_ = 0;
+  std::unique_ptr<std::byte, Free> buffer_;  // [direct_bytes_]
 };
 
 // Writes a whole text file through StagedFile.

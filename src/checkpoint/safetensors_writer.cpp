@@ -16,8 +16,9 @@ std::uint64_t TensorEntry::bytes() const {
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
-                                     const std::vector<TensorEntry>& entries)
-    : file_(path) {
+                                     const std::vector<TensorEntry>& entries,
+                                     std::size_t direct_bytes)
+    : file_(path, direct_bytes) {
   Json::Object members;
   members.push_back({"__metadata__", Json::object().set("format", "pt")});
   std::uint64_t offset = 0;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/parallel.hpp"
+#include "base/staged_file.hpp"
 
 namespace moxie {
 
@@ -17,6 +18,15 @@ namespace {
 constexpr std::uint64_t kLargestBuffer = std::uint64_t{64} << 20;
 // What the system is asked to read before it is used; it lies in the page cache, not in buffers.
 constexpr std::uint64_t kAheadBytes = std::uint64_t{128} << 20;
+
+// What each of so many files gathers before it is written: out of the slack half, or nothing where
+// writes would become small.
+std::size_t direct_bytes_of(std::uint64_t memory_bytes, std::uint64_t files) {
+  constexpr std::uint64_t kLeast = std::uint64_t{256} << 10;
+  constexpr std::uint64_t kMost = std::uint64_t{4} << 20;
+  const std::uint64_t share = std::min(memory_bytes / 4 / files, kMost);
+  return share < kLeast ? 0 : share / StagedFile::kDirectUnit * StagedFile::kDirectUnit;
+}
 
 std::uint64_t source_of_expert(const MoeModel& model, const PackedFile& file) {
   return file.layer != nullptr ? expert_bytes(model.config, file.plan.format) : 0;
@@ -64,6 +74,8 @@ std::vector<std::vector<WrittenFile>> FolderStream::write(
     const std::vector<unsigned>& ranks, const std::vector<std::filesystem::path>& folders) {
   std::vector<std::vector<WrittenFile>> written(files_.size());
   next_file_ = 0;
+  // Files of two layers may be open at once.
+  const std::size_t direct_bytes = direct_bytes_of(options_.memory_bytes, 2 * ranks.size());
   WriteBehind behind(budget_.buffers, budget_.step.buffer_bytes);
   behind.run([&] {
     std::shared_ptr<RankFiles> open;  // what is submitted keeps it too
@@ -73,13 +85,12 @@ std::vector<std::vector<WrittenFile>> FolderStream::write(
       ahead_bytes_ -= next.step.source_bytes;
       if (!open) {
         open = std::make_shared<RankFiles>(model_, files_[next.file], options_.layout, ranks,
-                                           folders);
+                                           folders, direct_bytes);
       }
       const WriteBehind::Buffer buffer = behind.free_buffer();
       pack(next.step, *open, buffer);
-      behind.submit(buffer, [open, buffer, pieces = next.step.pieces] {
-        open->write(pieces, buffer);
-      });
+      behind.submit(buffer,
+                    [open, buffer, pieces = next.step.pieces] { open->write(pieces, buffer); });
       if (!next.last) continue;
       behind.submit({}, [file = std::exchange(open, nullptr), &to = written[next.file]] {
         to = file->commit();
@@ -97,7 +108,8 @@ void FolderStream::look_ahead(const std::vector<unsigned>& ranks) {
       std::vector<Step> steps = steps_of(files_[next_file_++], ranks, budget_.step);
       steps_.assign(std::make_move_iterator(steps.begin()), std::make_move_iterator(steps.end()));
     }
-    NextStep next{.file = next_file_ - 1, .last = steps_.size() == 1, .step = std::move(steps_.front())};
+    NextStep next{
+        .file = next_file_ - 1, .last = steps_.size() == 1, .step = std::move(steps_.front())};
     steps_.pop_front();
     read_ahead(next.step);
     ahead_bytes_ += next.step.source_bytes;
@@ -113,8 +125,7 @@ void FolderStream::read_ahead(const Step& step) const {
 
 void FolderStream::pack(const Step& step, const RankFiles& files, std::span<std::byte> buffer) {
   touch(step);
-  parallel_for(step.pieces.size(),
-               [&](std::uint64_t i) { files.fill(step.pieces[i], buffer); });
+  parallel_for(step.pieces.size(), [&](std::uint64_t i) { files.fill(step.pieces[i], buffer); });
   for (const Piece& piece : step.pieces) advance_(files.file_bytes(piece));
 }
 

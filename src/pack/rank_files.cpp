@@ -13,12 +13,12 @@ namespace moxie {
 
 RankFiles::RankFiles(const MoeModel& model, const PackedFile& file, FileLayout layout,
                      const std::vector<unsigned>& ranks,
-                     const std::vector<std::filesystem::path>& folders)
+                     const std::vector<std::filesystem::path>& folders, std::size_t direct_bytes)
     : model_(model), file_(file), layout_(layout), ranks_(ranks) {
   if (file.layer != nullptr && layout == FileLayout::logical) list_logical();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    writers_.push_back(
-        std::make_unique<SafetensorsWriter>(folders[i] / file.name, entries_of(ranks[i])));
+    writers_.push_back(std::make_unique<SafetensorsWriter>(folders[i] / file.name,
+                                                           entries_of(ranks[i]), direct_bytes));
   }
 }
 
@@ -37,7 +37,8 @@ std::vector<TensorEntry> RankFiles::entries_of(unsigned rank) const {
   std::vector<TensorEntry> entries;
   const RankExperts experts = file_.experts_of(rank);
   if (file_.layer != nullptr && layout_ == FileLayout::kernel) {
-    entries.push_back({blobs_tensor_name(file_.layer->layer), DType::u8,
+    entries.push_back({blobs_tensor_name(file_.layer->layer),
+                       DType::u8,
                        {experts.count(), file_.plan.layout.stride}});
   } else {
     for (const std::uint64_t expert : experts.ids()) {

@@ -23,9 +23,11 @@ struct WrittenFile {
 
 class RankFiles {
  public:
-  // Begins the file in each rank's folder. What it refers to must outlive it.
+  // Begins the file in each rank's folder. What it refers to must outlive it. `direct_bytes` as of
+  // StagedFile, of each rank.
   RankFiles(const MoeModel& model, const PackedFile& file, FileLayout layout,
-            const std::vector<unsigned>& ranks, const std::vector<std::filesystem::path>& folders);
+            const std::vector<unsigned>& ranks, const std::vector<std::filesystem::path>& folders,
+            std::size_t direct_bytes);
 
   // Packs a piece into its place in the buffer. Safe for several pieces at once. Error(input) for
   // a scale or a scalar that no reader may use.
