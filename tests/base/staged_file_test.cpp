@@ -3,12 +3,15 @@
 #include "base/staged_file.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
+#include "base/hash.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_folder.hpp"
 
@@ -44,12 +47,46 @@ TEST(StagedFile, LeavesNothingWithoutCommit) {
   EXPECT_EQ(entries_in(folder.path()), 0);
 }
 
+// Sizes around whole units and buffers, in appends that do not keep to either; on a disk, and in
+// memory, where the file system may not know direct writing.
+TEST(StagedFile, WritesTheSameBytesPastThePageCache) {
+  constexpr std::size_t kBuffer = 2 * StagedFile::kDirectUnit;
+  for (const fs::path& root : {fs::current_path(), fs::path("/dev/shm")}) {
+    if (!fs::is_directory(root)) continue;
+    const fs::path path = root / ("staged_file_test." + std::to_string(::getpid()));
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kBuffer / 2, kBuffer - 1,
+                                   kBuffer, kBuffer + 1, 3 * kBuffer, 3 * kBuffer + 4097}) {
+      std::string bytes(size, '\0');
+      for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(1 + i % 251);
+      for (const std::size_t step : {std::size_t{777}, std::size_t{4096}, 5 * kBuffer}) {
+        StagedFile file(path, kBuffer);
+        for (std::size_t at = 0; at < size; at += step)
+          file.write(std::string_view(bytes).substr(at, step));
+        EXPECT_EQ(file.bytes(), size);
+        EXPECT_EQ(file.checksum(), hash_hex(bytes));
+        file.commit();
+        EXPECT_TRUE(test::read_bytes(path) == bytes) << size << " by " << step << " in " << root;
+      }
+    }
+    fs::remove(path);
+  }
+}
+
+TEST(StagedFile, PastThePageCacheBytesAreOnlyAppendedInWholeUnits) {
+  const test::TempFolder folder;
+  const auto internal = [](const auto& call) {
+    EXPECT_EQ(test::refusal_of(call).code(), ErrorCode::internal);
+  };
+  internal([&] { StagedFile(folder.path() / "out.bin", StagedFile::kDirectUnit + 1); });
+  StagedFile file(folder.path() / "out.bin", StagedFile::kDirectUnit);
+  const std::byte byte{1};
+  internal([&] { file.write_at(0, {&byte, 1}); });
+}
+
 TEST(StagedFile, ReplacesAnOlderFileOnlyAtCommit) {
   const test::TempFolder folder;
   const fs::path path = folder.write("out.bin", "old");
-  {
-    StagedFile(path).write("never");
-  }
+  { StagedFile(path).write("never"); }
   EXPECT_EQ(test::read_bytes(path), "old");
   StagedFile file(path);
   file.write("new");
