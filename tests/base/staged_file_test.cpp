@@ -86,7 +86,9 @@ TEST(StagedFile, PastThePageCacheBytesAreOnlyAppendedInWholeUnits) {
 TEST(StagedFile, ReplacesAnOlderFileOnlyAtCommit) {
   const test::TempFolder folder;
   const fs::path path = folder.write("out.bin", "old");
-  { StagedFile(path).write("never"); }
+  {
+    StagedFile(path).write("never");
+  }
   EXPECT_EQ(test::read_bytes(path), "old");
   StagedFile file(path);
   file.write("new");
