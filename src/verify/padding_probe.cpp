@@ -2,6 +2,7 @@
 // NaN is no zero: comparisons are written so that it is a fault.
 #include "verify/padding_probe.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -72,6 +73,10 @@ PaddingProbe probe_padding(const ref::Fp8Matrix& matrix, std::uint64_t first_row
   PaddingProbe probe;
   if (first_row >= matrix.rows && first_col >= matrix.cols) return probe;
   const std::vector<double> x = values(matrix.cols);
+  probe_scales(matrix, first_row, first_col, probe);
+  // Under a scale that is NaN every product is: that is the scale's fault alone.
+  if (std::ranges::any_of(probe.faults, [](const auto& fault) { return std::isnan(fault.got); }))
+    return probe;
   for (std::uint64_t row = 0; row < matrix.rows; ++row) {
     const std::uint64_t from = row < first_row ? first_col : 0;
     if (from >= matrix.cols) continue;
@@ -82,7 +87,6 @@ PaddingProbe probe_padding(const ref::Fp8Matrix& matrix, std::uint64_t first_row
       if (value == 0 && std::signbit(value)) add_negative_zero(probe, row, col);
     }
   }
-  probe_scales(matrix, first_row, first_col, probe);
   return probe;
 }
 
