@@ -148,8 +148,7 @@ TEST_P(PaddedRanks, SharedExpertsAddUpAndRanksWithoutColumnsAddNothing) {
   }
 }
 
-// Virtual rows would win, were they not masked: all real logits of this x are negative.
-TEST_P(PaddedRanks, VirtualRowsOfTheVocabularyAreNeverChosen) {
+TEST_P(PaddedRanks, VirtualRowsOfTheVocabularyHaveNoLogitAndTheSameTokenWins) {
   const V4Config& v4 = model_.config();
   const V4Weights whole((*model_).checkpoint, v4, widths_of(v4), 0);
   const std::vector<std::uint16_t> head = whole.bf16_rows("head.weight");
