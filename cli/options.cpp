@@ -335,8 +335,7 @@ void add_verify_options(CLI::App* verb, VerifyArgs& args) {
   verb->add_option("DIR", args.folder, "folder written by moxie pack")->required();
   verb->add_option("--against", args.against, "the checkpoint it was packed from")->required();
   verb->add_flag("--numeric", args.numeric,
-                 "also compute: padding contributes exactly zero, and the parts of all ranks add "
-                 "up (whole DeepSeek-V4 sets)");
+                 "also compute with whole DeepSeek-V4 sets: padding adds zero, ranks add up");
   add_layers(verb, args.layers)
       ->needs("--numeric")
       ->description("of the numbers: 3, 1,4 or 0..5 (default the first one packed)");
