@@ -4,9 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -19,7 +17,6 @@
 namespace moxie {
 namespace {
 
-using test::PlantedByte;
 using test::quarter_tiny;
 using test::rank_folder;
 using test::SyntheticWhole;
@@ -179,6 +176,22 @@ TEST_P(PaddedRanks, VirtualRowsOfTheVocabularyHaveNoLogitAndTheSameTokenWins) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, PaddedRanks, testing::Values(1, 2, 3, 7, 8));
+
+TEST(PaddingCheck, TakesTheKernelLayoutAndSetsOfSomeLayers) {
+  const SyntheticWhole model(quarter_tiny(), 2);
+  const ShardPlan plan = make_plan(*model, {.tp = 3});
+  pack_to_folder(*model, plan, {.out = model / "kernel", .layout = FileLayout::kernel});
+  const PaddingCheck whole = check_padding(model / "kernel", *model, {.layer = 1});
+  EXPECT_TRUE(whole.passed);
+  EXPECT_EQ(whole.virtual_rows, 64U);
+  pack_to_folder(*model, plan, {.out = model / "one", .layers = {1}});
+  const PaddingCheck one = check_padding(model / "one", *model, {.layer = 1});
+  EXPECT_TRUE(one.passed);
+  EXPECT_EQ(one.virtual_rows, 0U) << "without the vocabulary";
+  EXPECT_EQ(one.zero_products, whole.zero_products - 2 * 64);
+  test::expect_refusal([&] { check_padding(model / "one", *model); }, ErrorCode::unsupported,
+                       "MOXIE-V011");
+}
 
 TEST(PaddingCheck, RefusesSetsThatHoldNotAllOfTheModel) {
   const SyntheticWhole model(quarter_tiny());
