@@ -78,6 +78,8 @@ class BlockSide {
     }
     limit_ = model.config.activation_limit.value();
   }
+  BlockSide(const BlockSide&) = delete;
+  BlockSide& operator=(const BlockSide&) = delete;
 
   // `attention` has the values of all heads, virtual ones behind the real ones; `routed` is what
   // the routed experts of all ranks add, or nothing.
