@@ -156,8 +156,9 @@ void add_placement(CLI::App* verb, std::optional<GivenPlacement>& placement) {
       ->type_name("NAME");
 }
 
-void add_layers(CLI::App* verb, std::vector<int>& layers) {
-  verb->add_option_function<std::vector<std::string>>(
+CLI::Option* add_layers(CLI::App* verb, std::vector<int>& layers) {
+  return verb
+      ->add_option_function<std::vector<std::string>>(
           "--layers",
           [&layers](const std::vector<std::string>& words) { layers = parse_layers(words); },
           "layers: 3, 1,4 or 0..5 (default all with tensors)")
@@ -334,9 +335,10 @@ void add_verify_options(CLI::App* verb, VerifyArgs& args) {
   verb->add_option("DIR", args.folder, "folder written by moxie pack")->required();
   verb->add_option("--against", args.against, "the checkpoint it was packed from")->required();
   verb->add_flag("--numeric", args.numeric,
-                 "also compute: padding contributes exactly zero, and the parts of all ranks add "
-                 "up (whole DeepSeek-V4 sets)");
-  add_layers(verb, args.layers);
+                 "also compute with whole DeepSeek-V4 sets: padding adds zero, ranks add up");
+  add_layers(verb, args.layers)
+      ->needs("--numeric")
+      ->description("of the numbers: 3, 1,4 or 0..5 (default the first one packed)");
 }
 
 void add_doctor_options(CLI::App* verb, DoctorArgs& args) {

@@ -2,8 +2,8 @@
 
 get_property(moxie_objects GLOBAL PROPERTY MOXIE_OBJECTS)
 set(moxie_headers
-  api.hpp catalog.hpp certificate.hpp checkpoint.hpp convert.hpp device.hpp execution.hpp json.hpp layer.hpp measure.hpp model.hpp
-  moxie.h moxie.hpp pack.hpp placement.hpp plan.hpp probe.hpp quantize.hpp report.hpp status.hpp synth.hpp types.hpp verify.hpp)
+  api.hpp catalog.hpp certificate.hpp checkpoint.hpp convert.hpp device.hpp engines.hpp execution.hpp json.hpp layer.hpp measure.hpp model.hpp
+  moxie.h moxie.hpp pack.hpp placement.hpp plan.hpp probe.hpp quantize.hpp report.hpp status.hpp synth.hpp tensors.hpp types.hpp verify.hpp)
 list(TRANSFORM moxie_headers PREPEND "${PROJECT_SOURCE_DIR}/include/moxie/")
 
 add_library(moxie SHARED ${moxie_objects})

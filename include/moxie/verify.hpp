@@ -40,18 +40,18 @@ MOXIE_API VerifyReport verify_packed(const std::filesystem::path& dir, const Moe
                                      const Progress& progress = {});
 
 // What padding adds to the numbers of a layer, and whether the parts of all ranks add up to the
-// whole model's. Virtual heads get values that are not zero, as attention gives them.
+// whole model's. Virtual heads hold what attention gives queries of zeros: an average of values.
 struct PaddingCheck {
   bool passed = false;
   int layer = 0;
   std::uint64_t tokens = 0;
   std::uint64_t virtual_heads = 0;  // over all tensor-parallel ranks, as the next three
   std::uint64_t virtual_groups = 0;
-  std::uint64_t virtual_columns = 0;  // of the shared experts
-  std::uint64_t virtual_rows = 0;     // of the vocabulary
-  std::uint64_t zero_products = 0;    // with padding alone, found exactly zero
-  double max_err_over_bound = 0;      // of sums over ranks against the source
-  std::vector<Finding> findings;      // MOXIE-V009, MOXIE-V010: at most 20
+  std::uint64_t virtual_columns = 0;   // of the shared experts
+  std::uint64_t virtual_rows = 0;      // of the vocabulary; 0 where the set has none
+  std::uint64_t zero_products = 0;     // of padding alone, found exactly zero
+  double max_err_over_bound = 0;       // of sums over ranks against the source; infinite for none
+  std::vector<Finding> findings = {};  // MOXIE-V009, MOXIE-V010: at most 20
 };
 struct PaddingOptions {
   int layer = 0;  // draft blocks count after the last layer
@@ -59,10 +59,12 @@ struct PaddingOptions {
   std::uint64_t seed = 0;
 };
 // In double precision on the packed bytes of one layer of a set that holds all of a DeepSeek-V4
-// model's tensors: queries of virtual heads, products of virtual rows and columns of wo_a, wo_b,
-// the shared experts and the head must be exactly zero and sinks minus infinity; output path,
-// shared expert and logits of all ranks must add up to the source's within the rounding of the
-// sums. Errors: Error(unsupported) MOXIE-V011 for a set or source without those tensors.
+// model's tensors. Padding: products of virtual rows and columns of wq_b, wo_a, wo_b, the shared
+// experts, head and embedding are exactly zero whatever they are multiplied with, none of their
+// values is -0, their tiles have the smallest scale, and sinks of virtual heads are minus infinity.
+// Sums: attention values of real heads and logits have the source's bits; output path and shared
+// expert of all ranks add up to the source's within the rounding of the sums. Errors:
+// Error(unsupported) MOXIE-V011 for a set or source without those tensors.
 MOXIE_API PaddingCheck check_padding(const std::filesystem::path& dir, const MoeModel& source,
                                      const PaddingOptions& options = {});
 
