@@ -37,6 +37,8 @@ struct KernelProblem {
 struct SumOrder {
   std::uint64_t lanes = 1;
   std::uint64_t block = 1;
+  // What the sums of a tensor core with fewer bits than fp32 count as.
+  std::uint64_t coarse = 0;
 
   // Roundings that a product passes until the sum is finished and multiplied by its global scale;
   // the error bound of the numeric check is a multiple of it.
@@ -51,6 +53,7 @@ struct KernelEntry {
   std::uint64_t hidden_multiple = 1;  // hidden must be a multiple of this
   std::uint64_t local_experts_most = ~std::uint64_t{0};
   std::uint64_t columns_most = ~std::uint64_t{0};  // of the larger of hidden and inter
+  std::span<const BlockFormat> formats;            // of the weights
   std::span<const ActFormat> act_formats;
   SumOrder sum_order{};
   std::string_view route{};                // the routing kernel that goes with it

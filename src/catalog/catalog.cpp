@@ -21,6 +21,11 @@ constexpr std::array kPortableActFormats = {ActFormat::bf16, ActFormat::fp8, Act
 // Those whose values are exact in fp16.
 constexpr std::array kFp16ActFormats = {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8};
 
+constexpr std::array kFp8ActFormats = {ActFormat::fp8};
+
+constexpr std::array kBlockFormats = {BlockFormat::mxfp4, BlockFormat::nvfp4};
+constexpr std::array kMxFormats = {BlockFormat::mxfp4};
+
 constexpr std::array kOtherGpus = {Target::sm100, Target::sm120};
 
 constexpr KernelEntry kKernels[] = {
@@ -29,11 +34,26 @@ constexpr KernelEntry kKernels[] = {
      .layout = LayoutKind::linear,
      .inter_multiple = 32,
      .hidden_multiple = 32,
+     .formats = kBlockFormats,
      .act_formats = kPortableActFormats,
      .sum_order = {.lanes = 8, .block = 256},
      .route = "cpu.portable.route",
      .redundant_experts = true,
      .built = true},
+    // FP8 tensor cores keep 13 bits below the largest product of 32: 2^-12 of their magnitudes is
+    // what they are allowed.
+    {.name = "cuda.sm90.experts.fp8",
+     .target = Target::sm90,
+     .layout = LayoutKind::linear,
+     .inter_multiple = 64,
+     .hidden_multiple = 64,
+     .local_experts_most = 12'000,
+     .columns_most = 7680,
+     .formats = kMxFormats,
+     .act_formats = kFp8ActFormats,
+     .sum_order = {.lanes = 1, .block = 64, .coarse = 16384},
+     .route = "cuda.portable.route",
+     .built = MOXIE_CUDA_BUILT != 0},
     // Rows of activations stay in a block's shared memory, and counts of experts in another's: that
     // bounds both.
     {.name = "cuda.sm90.experts.fp16",
@@ -43,6 +63,7 @@ constexpr KernelEntry kKernels[] = {
      .hidden_multiple = 64,
      .local_experts_most = 12'000,
      .columns_most = 7680,
+     .formats = kBlockFormats,
      .act_formats = kFp16ActFormats,
      // An MMA cuts every product off at the last place of its largest.
      .sum_order = {.lanes = 1, .block = 256},
@@ -53,6 +74,7 @@ constexpr KernelEntry kKernels[] = {
      .layout = LayoutKind::linear,
      .inter_multiple = 32,
      .hidden_multiple = 32,
+     .formats = kBlockFormats,
      .act_formats = kPortableActFormats,
      .sum_order = {.lanes = 8, .block = 256},
      .route = "cuda.portable.route",
@@ -66,7 +88,7 @@ constexpr KernelEntry kKernels[] = {
 std::uint64_t SumOrder::roundings(std::uint64_t terms) const {
   const std::uint64_t in_lane = divide_up(std::min(terms, block), lanes);
   const auto tree = static_cast<std::uint64_t>(std::bit_width(lanes - 1));
-  return in_lane + divide_up(terms, block) + tree + 1;
+  return in_lane + divide_up(terms, block) + tree + 1 + coarse;
 }
 
 std::string_view name_of(LayoutKind /*layout*/) { return "linear"; }
@@ -90,6 +112,8 @@ std::string refusal(const KernelEntry& kernel, const KernelProblem& problem) {
       targets += (targets.empty() ? "" : ", ") + std::string(name_of(target));
     return "runs on " + targets + ", the target is " + std::string(name_of(problem.target));
   }
+  if (std::ranges::find(kernel.formats, problem.format) == kernel.formats.end())
+    return "takes no weights of " + std::string(name_of(problem.format));
   if (std::ranges::find(kernel.act_formats, problem.act_format) == kernel.act_formats.end()) {
     std::string known;
     for (const ActFormat format : kernel.act_formats)

@@ -34,11 +34,14 @@ TEST(KernelCatalog, HoldsThePortableKernelOfTheGpus) {
   }
 }
 
-TEST(KernelCatalog, PrefersTheKernelOfHopperToThePortableOne) {
-  const KernelEntry& kernel = kernel_catalog()[1];
+TEST(KernelCatalog, PrefersTheKernelsOfHopperToThePortableOne) {
+  EXPECT_EQ(kernel_catalog()[1].name, "cuda.sm90.experts.fp8");
+  const KernelEntry& kernel = kernel_catalog()[2];
   EXPECT_EQ(kernel.name, "cuda.sm90.experts.fp16");
-  EXPECT_EQ(targets_of(kernel), std::vector{Target::sm90});
-  EXPECT_FALSE(kernel.fallback);
+  for (const std::size_t at : {1U, 2U}) {
+    EXPECT_EQ(targets_of(kernel_catalog()[at]), std::vector{Target::sm90});
+    EXPECT_FALSE(kernel_catalog()[at].fallback);
+  }
   EXPECT_TRUE(kernel_catalog().back().fallback);
   // Its columns are bounded, those of hidden and of inter alike.
   KernelProblem problem = problem_of(kernel);
@@ -82,8 +85,11 @@ TEST(KernelCatalog, ASumOrderGivesTheRoundingsOfAProduct) {
   // One product after another.
   const SumOrder plain{.lanes = 1, .block = 1};
   EXPECT_EQ(plain.roundings(100), 1U + 100 + 0 + 1);
+  const SumOrder coarse{.lanes = 8, .block = 256, .coarse = 100};
+  EXPECT_EQ(coarse.roundings(2048), blocked.roundings(2048) + 100);
+  // FP8 tensor cores keep 13 bits: 2^-12 of all magnitudes.
   for (const KernelEntry& kernel : kernel_catalog())
-    EXPECT_LT(kernel.sum_order.roundings(4096), 4096U / 8)
+    EXPECT_LT(kernel.sum_order.roundings(4096), kernel.sum_order.coarse > 0 ? 4096U + 128 : 512U)
         << "the check says little about " << kernel.name;
 }
 
@@ -106,7 +112,7 @@ TEST(KernelCatalog, EveryEntryTakesSomeProblemAndIsCompleteData) {
     // Every kernel reads whole scale groups of the wider format.
     EXPECT_EQ(kernel.inter_multiple % 32, 0U) << kernel.name;
     EXPECT_EQ(kernel.hidden_multiple % 32, 0U) << kernel.name;
-    for (const BlockFormat format : {BlockFormat::mxfp4, BlockFormat::nvfp4}) {
+    for (const BlockFormat format : kernel.formats) {
       for (const ActFormat act_format : kernel.act_formats) {
         KernelProblem problem = problem_of(kernel);
         problem.format = format;
@@ -138,6 +144,18 @@ TEST(Refusal, NamesTheActivationFormats) {
     EXPECT_EQ(refusal(kernel, problem), known ? ""
                                               : "takes act_format bf16, fp8, mxfp8, nvfp4, not " +
                                                     std::string(name_of(act_format)));
+  }
+}
+
+TEST(Refusal, NamesTheFormatOfTheWeights) {
+  for (const KernelEntry& kernel : kernel_catalog()) {
+    for (const BlockFormat format : {BlockFormat::mxfp4, BlockFormat::nvfp4}) {
+      KernelProblem problem = problem_of(kernel);
+      problem.format = format;
+      const bool known = std::ranges::find(kernel.formats, format) != kernel.formats.end();
+      EXPECT_EQ(refusal(kernel, problem),
+                known ? "" : "takes no weights of " + std::string(name_of(format)));
+    }
   }
 }
 

@@ -13,7 +13,8 @@ const PartialsKernel* partials_kernel() { return nullptr; }
 
 namespace moxie::cuda::sm90 {
 
-const ExpertsKernel* experts_kernel() { return nullptr; }
+const ExpertsKernel* experts_fp16() { return nullptr; }
+const ExpertsKernel* experts_fp8() { return nullptr; }
 const ExpertArrangement* arrangement() { return nullptr; }
 
 }  // namespace moxie::cuda::sm90

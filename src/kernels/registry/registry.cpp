@@ -11,7 +11,8 @@ namespace moxie {
 
 const ExpertsKernel* find_experts_kernel(std::string_view name) {
   if (name == "cpu.portable.experts") return &cpu::portable::kExperts;
-  if (name == "cuda.sm90.experts.fp16") return cuda::sm90::experts_kernel();
+  if (name == "cuda.sm90.experts.fp8") return cuda::sm90::experts_fp8();
+  if (name == "cuda.sm90.experts.fp16") return cuda::sm90::experts_fp16();
   if (name == "cuda.portable.experts") return cuda::portable::experts_kernel();
   return nullptr;
 }

@@ -38,7 +38,7 @@ class KernelArrangement : public CatalogGpu {
 };
 
 TEST_P(KernelArrangement, GivesBackEveryByteOfEveryExpert) {
-  for (const BlockFormat format : kBothFormats) {
+  for (const BlockFormat format : entry().formats) {
     for (const std::uint64_t hidden : {64U, 128U, 192U, 704U, 2112U, 2880U, 7680U}) {
       for (const std::uint64_t inter : {64U, 192U, 704U}) {
         for (const bool biases : {false, true}) {
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Catalog, KernelArrangement, testing::ValuesIn(gpu_kerne
 class SmallKernelArrangement : public KernelArrangement {};
 
 TEST_P(SmallKernelArrangement, GivesBackEveryByteOfEveryExpert) {
-  for (const BlockFormat format : kBothFormats)
+  for (const BlockFormat format : entry().formats)
     arrange_and_restore({.format = format,
                          .biases = true,
                          .hidden = 192,

@@ -17,8 +17,6 @@
 
 namespace moxie::test {
 
-inline constexpr BlockFormat kBothFormats[] = {BlockFormat::mxfp4, BlockFormat::nvfp4};
-
 class CatalogGpu : public OnGpu, public testing::WithParamInterface<const KernelEntry*> {
  protected:
   void SetUp() override {
@@ -37,6 +35,10 @@ class CatalogGpu : public OnGpu, public testing::WithParamInterface<const Kernel
   }
 
   static const KernelEntry& entry() { return *GetParam(); }
+  // Where a test wants experts of any kind, and of any other.
+  static ActFormat any_act() { return entry().act_formats.front(); }
+  static BlockFormat any_format() { return entry().formats.front(); }
+  static BlockFormat other_format() { return entry().formats.back(); }
   // What the catalog says about these experts; a plan pads inter before it asks.
   bool takes(const ExpertsOptions& options) const {
     return options.inter % entry().inter_multiple == 0 &&

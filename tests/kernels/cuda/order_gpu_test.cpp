@@ -18,7 +18,8 @@ using namespace test;
 
 class KernelOrder : public CatalogGpu {
  protected:
-  Experts experts_of(BlockFormat format, ActFormat act = ActFormat::bf16) {
+  Experts experts_of(BlockFormat format) { return experts_of(format, any_act()); }
+  Experts experts_of(BlockFormat format, ActFormat act) {
     return random_experts({.format = format, .act_format = act, .hidden = 448, .inter = 192},
                           random_);
   }
@@ -51,7 +52,7 @@ class KernelOrder : public CatalogGpu {
   }
   // Calls of two layers, one stream each, all of them on their way at once.
   void interleave(std::uint64_t tokens, int rounds, unsigned max_sms) {
-    const Experts experts[] = {experts_of(BlockFormat::mxfp4), experts_of(BlockFormat::nvfp4)};
+    const Experts experts[] = {experts_of(any_format()), experts_of(other_format())};
     const ExpertsThere there[] = {{*kernel_, experts[0]}, {*kernel_, experts[1]}};
     std::vector<ExpertsResult> alone;
     std::deque<DeviceCall> calls;  // every one has its own buffers
@@ -74,12 +75,12 @@ class KernelOrder : public CatalogGpu {
 };
 
 TEST_P(KernelOrder, AHundredReplaysOnOtherRoutingsHaveTheBitsOfEagerCalls) {  // K-13
-  for (const BlockFormat format : kBothFormats) {
+  for (const BlockFormat format : entry().formats) {
     replay(experts_of(format), 64, kAllIds, 100, 0);
     if (HasFailure()) return;
   }
   for (const std::uint64_t tokens : {1U, 8U, 200U}) {
-    replay(experts_of(BlockFormat::mxfp4), tokens, kAllIds, 20, 7);
+    replay(experts_of(any_format()), tokens, kAllIds, 20, 7);
     if (HasFailure()) return;
   }
 }
@@ -94,7 +95,7 @@ TEST_P(KernelOrder, TwoLayersOnTwoStreamsDoNotDisturbEachOther) {  // no call ne
 }
 
 TEST_P(KernelOrder, AnotherLayerInTheSameWorkspaceLeavesNoTrace) {  // L1, L2, L1; K-14
-  const Experts experts[] = {experts_of(BlockFormat::nvfp4), experts_of(BlockFormat::mxfp4)};
+  const Experts experts[] = {experts_of(other_format()), experts_of(any_format())};
   const ExpertsThere there[] = {{*kernel_, experts[0]}, {*kernel_, experts[1]}};
   const std::uint64_t bytes = std::max(kernel_->workspace_bytes(experts[0].shape, 129),
                                        kernel_->workspace_bytes(experts[1].shape, 129));
@@ -116,7 +117,7 @@ TEST_P(KernelOrder, AnotherLayerInTheSameWorkspaceLeavesNoTrace) {  // L1, L2, L
 }
 
 TEST_P(KernelOrder, TheNumberOfMultiprocessorsChangesNothing) {
-  for (const BlockFormat format : kBothFormats) {
+  for (const BlockFormat format : entry().formats) {
     const Experts experts = experts_of(format);
     const ExpertsThere there(*kernel_, experts);
     for (const Ids ids : {Ids::uniform, Ids::one, Ids::masked}) {
@@ -149,7 +150,7 @@ std::vector<float> row_of(const ExpertsResult& result, std::uint64_t token, std:
 }
 
 TEST_P(KernelOrder, ATokenIsTheSameAloneAndInEveryBatch) {  // K-11
-  for (const BlockFormat format : kBothFormats) {
+  for (const BlockFormat format : entry().formats) {
     for (const ActFormat act : entry().act_formats) {
       if (act == ActFormat::nvfp4) continue;  // its laws depend on the policy: tests/layer
       const Experts experts = experts_of(format, act);
@@ -175,8 +176,14 @@ TEST_P(KernelOrder, ATokenIsTheSameAloneAndInEveryBatch) {  // K-11
 }
 
 TEST_P(KernelOrder, CallsThatRunInPiecesHaveTheBitsOfTheirPieces) {
-  const Experts experts = random_experts(
-      {.hidden = 2048, .inter = 64, .experts = 24, .local = 20, .top_k = 16}, random_);
+  const Experts experts = random_experts({.format = any_format(),
+                                          .act_format = any_act(),
+                                          .hidden = 2048,
+                                          .inter = 64,
+                                          .experts = 24,
+                                          .local = 20,
+                                          .top_k = 16},
+                                         random_);
   const ExpertsThere there(*kernel_, experts);
   constexpr std::uint64_t kTokens = 1300;  // 173 MB of sums
   constexpr std::uint64_t kHalf = kTokens / 2;
@@ -194,7 +201,7 @@ TEST_P(KernelOrder, CallsThatRunInPiecesHaveTheBitsOfTheirPieces) {
 }
 
 TEST_P(KernelOrder, NanInOneTokenStaysThere) {  // pit48, pit57
-  for (const BlockFormat format : kBothFormats) {
+  for (const BlockFormat format : entry().formats) {
     for (const ActFormat act : entry().act_formats) {
       if (act == ActFormat::nvfp4) continue;  // PortableGpuExperts holds it against the host
       const Experts experts = experts_of(format, act);
@@ -227,8 +234,14 @@ class SmallKernelOrder : public KernelOrder {};
 
 TEST_P(SmallKernelOrder, ReplaysHaveTheBitsOfEagerCalls) {
   constexpr Ids kIds[] = {Ids::uniform, Ids::none, Ids::one};
-  const Experts experts =
-      random_experts({.hidden = 128, .inter = 64, .experts = 4, .local = 3, .top_k = 2}, random_);
+  const Experts experts = random_experts({.format = any_format(),
+                                          .act_format = any_act(),
+                                          .hidden = 128,
+                                          .inter = 64,
+                                          .experts = 4,
+                                          .local = 3,
+                                          .top_k = 2},
+                                         random_);
   replay(experts, 20, kIds, 4, 5);
 }
 

@@ -34,12 +34,20 @@ bool is_half(double value) {
   return value == std::trunc(value / unit) * unit;
 }
 
-// What the kernel makes of a word (products.cuh): registers of two halves, in the order in which
-// an m16n8k16 MMA takes them: rows g and g + 8 of two columns, then the same of two more.
+// An E5M2 byte by its definition.
+double value_of_e5m2(std::uint32_t bits) { return value_of_half(bits << 8); }
+
+// What the fp16 kernel makes of a word (products.cuh): registers of two halves, in the order in
+// which an m16n8k16 MMA takes them: rows g and g + 8 of columns 1 and 3, then those of 0 and 2.
 std::array<std::uint32_t, 4> placed_registers(std::uint32_t word) {
   constexpr std::uint32_t kMask = 0x8E008E00U;
   const std::uint32_t mirrored = reversed(word);
-  return {word & kMask, word << 8 & kMask, mirrored & kMask, mirrored << 8 & kMask};
+  return {word & kMask, mirrored & kMask, word << 8 & kMask, mirrored << 8 & kMask};
+}
+// The FP8 kernel (products_fp8.cuh): four columns of row g, and of row g + 8.
+std::array<std::uint32_t, 2> placed_bytes(std::uint32_t word) {
+  constexpr std::uint32_t kMask = 0x8E8E8E8EU;
+  return {word & kMask, reversed(word) & kMask};
 }
 
 TEST(Sm90Word, ReversesBits) {
@@ -82,11 +90,10 @@ TEST(Sm90Word, UsesEveryBitOnce) {
 
 // The layout by hand: row g holds codes 1, 2, 3, 4 (0.5, 1, 1.5, 2), row g + 8 their negatives.
 TEST(Sm90Word, IsTheWordWrittenByHand) {
-  // Straight, upper byte of a half for row g, lower for row g + 8:
-  //   column 0: byte 1 = 0x02, byte 0 = 0x82; column 1: byte 3 = 0x04, byte 2 = 0x84.
-  // Columns 2 and 3 the same way, 0x06, 0x86, 0x08, 0x88, then mirrored as a whole.
-  EXPECT_EQ(pack_word({{0x4321U, 0xCBA9U}}), 0x04840282U | reversed(0x08880686U));
-  EXPECT_EQ(pack_word({{0x4321U, 0xCBA9U}}), 0x04840282U | 0x61601110U);
+  // Straight, column 0 lowest: 0x02, 0x04, 0x06, 0x08 of row g. Those of row g + 8 the same way,
+  // 0x82, 0x84, 0x86, 0x88, then mirrored as a whole.
+  EXPECT_EQ(pack_word({{0x4321U, 0xCBA9U}}), 0x08060402U | reversed(0x88868482U));
+  EXPECT_EQ(pack_word({{0x4321U, 0xCBA9U}}), 0x08060402U | 0x41216111U);
 }
 
 TEST(Sm90Word, BecomesFp16ValuesByMasksAndAReversal) {
@@ -96,11 +103,27 @@ TEST(Sm90Word, BecomesFp16ValuesByMasksAndAReversal) {
         WordCodes codes{{0x7777U, 0xFFFFU}};  // the neighbours must not show
         codes.rows[half] = (codes.rows[half] & ~(15U << 4 * s)) | code << 4 * s;
         const auto registers = placed_registers(pack_word(codes));
-        const std::uint32_t bits = registers[s / 2 * 2 + half] >> (16 * (s % 2)) & 0xFFFFU;
+        const std::uint32_t bits = registers[half + (s % 2 == 0 ? 2 : 0)] >> (s / 2 * 16) & 0xFFFFU;
         const double expected =
             std::ldexp(double{decode_e2m1(static_cast<std::uint8_t>(code))}, -14);
         EXPECT_EQ(value_of_half(bits), expected) << "row " << half << ", column " << s;
         EXPECT_EQ((bits & 0x8000U) != 0, code >= 8) << "the sign of zero too";
+      }
+    }
+  }
+}
+
+TEST(Sm90Word, BecomesE5m2ValuesByMasksAndAReversal) {
+  for (std::uint32_t half = 0; half < 2; ++half) {
+    for (std::uint32_t s = 0; s < 4; ++s) {
+      for (std::uint32_t code = 0; code < 16; ++code) {
+        WordCodes codes{{0x7777U, 0xFFFFU}};  // the neighbours must not show
+        codes.rows[half] = (codes.rows[half] & ~(15U << 4 * s)) | code << 4 * s;
+        const std::uint32_t bits = placed_bytes(pack_word(codes))[half] >> (8 * s) & 0xFFU;
+        const double expected =
+            std::ldexp(double{decode_e2m1(static_cast<std::uint8_t>(code))}, -14);
+        EXPECT_EQ(value_of_e5m2(bits), expected) << "row " << half << ", column " << s;
+        EXPECT_EQ((bits & 0x80U) != 0, code >= 8) << "the sign of zero too";
       }
     }
   }

@@ -54,10 +54,10 @@ struct Product {
   }
 };
 
-// A strip of many steps is for all warps, one of few for some of them: each has two steps or more
-// where that is possible, and the strips fill whole units.
+// A strip of many steps is for half of the warps, one of few for a quarter: each has two steps or
+// more where that is possible, and the strips, an even number, fill whole units.
 constexpr std::uint32_t splits_of(std::uint64_t steps, std::uint64_t strips) {
-  std::uint32_t splits = steps > 32 ? kWarps : steps > 16 ? kWarps / 2 : kWarps / 4;
+  std::uint32_t splits = steps > 16 ? kWarps / 2 : kWarps / 4;
   while (strips % (kWarps / splits) != 0) splits *= 2;
   return splits;
 }

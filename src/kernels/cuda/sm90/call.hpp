@@ -15,18 +15,19 @@ namespace moxie::cuda::sm90 {
 inline constexpr std::uint64_t kAlign = 256;
 inline constexpr std::uint32_t kThreads = 32 * kWarps;  // that multiply
 inline constexpr std::uint32_t kRowsOfTile = 8;         // rows of activations that one MMA takes
+inline constexpr std::uint32_t kMostRows = 24;          // of an item
 
 // Up to so many rows of one expert that share a pass over its weights.
 struct Item {
   std::uint32_t expert;  // local
   std::uint32_t rows;
-  std::uint32_t slot[2 * kRowsOfTile];  // the rows'
+  std::uint32_t slot[kMostRows];  // the rows'
 };
 
 // Counters that the slots kernel clears and the experts kernel counts.
 struct Progress {
   std::uint32_t items;
-  std::uint32_t wide;  // items of 16 rows instead of 8
+  std::uint32_t wide;  // items of call.wide_rows rows instead of 8
   std::uint32_t ticket;
   std::uint32_t down_units;  // finished
 };
@@ -43,9 +44,10 @@ struct Workspace {
 
 // How much of a block's shared memory holds what, in bytes.
 struct Memory {
-  std::uint32_t row_bytes[2];  // of a row of activations, gate and up's and down's
+  std::uint32_t row_bytes[2];  // of a row of activations in fp16, gate and up's and down's
   std::uint32_t sums;          // where the partial sums start
   std::uint32_t rows;          // the activations
+  std::uint32_t row_scales;    // their scales in FP8
   std::uint32_t ring;          // the stages in flight
 };
 
@@ -57,8 +59,8 @@ struct Call {
   std::uint32_t tokens = 0;
   std::uint32_t slots = 0;
   std::uint32_t item_capacity = 0;
-  bool wide_fits = false;
-  bool wide_acts = false;  // act is f32
+  std::uint32_t wide_rows = 0;  // of a wide item; 0: there are none
+  bool wide_acts = false;       // act is f32
 };
 
 // Items of 8 rows; every expert ends at most one early.

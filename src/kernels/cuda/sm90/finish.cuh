@@ -15,7 +15,8 @@
 
 namespace moxie::cuda::sm90 {
 
-template <class TSync>
+// kJoined: splits that a warp has joined before.
+template <std::uint32_t kJoined, class TSync>
 class Finisher {
  public:
   __device__ Finisher(const Call& call, TSync sync, Shared& shared, std::uint32_t sums)
@@ -101,10 +102,10 @@ class Finisher {
         load_biases<kPhase>(segment.expert, column + 8, paired, bias[1]);
       }
       const std::uint32_t from =
-          sums_ + turn_.place * kSumsBytes + strip * kWarpSums + tile * kTileSums;
-      const float4 first = sum_of(from, product.splits, apart);
-      const float4 second =
-          paired ? sum_of(from + kTileSums, product.splits, apart) : make_float4(0, 0, 0, 0);
+          sums_ + turn_.place * (kSumsBytes / kJoined) + strip * kWarpSums + tile * kTileSums;
+      const float4 first = sum_of(from, product.splits / kJoined, apart);
+      const float4 second = paired ? sum_of(from + kTileSums, product.splits / kJoined, apart)
+                                   : make_float4(0, 0, 0, 0);
       const float a[4] = {first.x, first.y, first.z, first.w};
       const float b[4] = {second.x, second.y, second.z, second.w};
 #pragma unroll
@@ -132,21 +133,22 @@ class Finisher {
     if (paired) bias[1] = __ldg(biases + inter + column);
   }
 
-  // Of the splits of one strip, a multiple of 4, in the order of their columns.
+  // Of the splits of one strip, a multiple of kAtOnce, in the order of their columns.
   __device__ __forceinline__ static float4 sum_of(std::uint32_t from, std::uint32_t splits,
                                                   std::uint32_t apart) {
+    constexpr std::uint32_t kAtOnce = 4 / kJoined;
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 1
-    for (std::uint32_t split = 0; split < splits; split += 4) {
-      uint4 values[4];
+    for (std::uint32_t split = 0; split < splits; split += kAtOnce) {
+      uint4 values[kAtOnce];
 #pragma unroll
-      for (std::uint32_t i = 0; i < 4; ++i) values[i] = load_shared4(from + i * apart);
+      for (std::uint32_t i = 0; i < kAtOnce; ++i) values[i] = load_shared4(from + i * apart);
 #pragma unroll
-      for (std::uint32_t i = 0; i < 4; ++i) {
+      for (std::uint32_t i = 0; i < kAtOnce; ++i) {
         sum.x += __uint_as_float(values[i].x), sum.y += __uint_as_float(values[i].y);
         sum.z += __uint_as_float(values[i].z), sum.w += __uint_as_float(values[i].w);
       }
-      from += 4 * apart;
+      from += kAtOnce * apart;
     }
     return sum;
   }

@@ -6,7 +6,8 @@
 
 namespace moxie::cuda::sm90 {
 
-const ExpertsKernel* experts_kernel();
+const ExpertsKernel* experts_fp16();
+const ExpertsKernel* experts_fp8();
 const ExpertArrangement* arrangement();
 
 }  // namespace moxie::cuda::sm90

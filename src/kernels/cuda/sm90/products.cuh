@@ -15,13 +15,13 @@ namespace moxie::cuda::sm90 {
 // Sums are those of weights times 2^-14 (see tiles.hpp).
 inline constexpr float kPlacedMul = 16384.0F;
 
-// Eight codes to the A operand of one MMA.
+// Eight codes to the A operand of one MMA, columns 1 and 3 before 0 and 2.
 __device__ __forceinline__ void place(std::uint32_t word, std::uint32_t (&a)[4]) {
   constexpr std::uint32_t kMask = 0x8E008E00U;
   const std::uint32_t mirrored = __brev(word);
   a[0] = word & kMask;
-  a[1] = word << 8 & kMask;
-  a[2] = mirrored & kMask;
+  a[1] = mirrored & kMask;
+  a[2] = word << 8 & kMask;
   a[3] = mirrored << 8 & kMask;
 }
 

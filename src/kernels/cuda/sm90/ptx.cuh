@@ -31,6 +31,9 @@ __device__ __forceinline__ std::uint32_t load_shared1(std::uint32_t at) {
 __device__ __forceinline__ float load_shared_float(std::uint32_t at) {
   return __uint_as_float(load_shared1(at));
 }
+__device__ __forceinline__ void store_shared1(std::uint32_t at, std::uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
 __device__ __forceinline__ void store_shared4(std::uint32_t at, const float (&v)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(v[0]), "f"(v[1]), "f"(v[2]),
                "f"(v[3])

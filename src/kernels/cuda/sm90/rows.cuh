@@ -86,20 +86,18 @@ __device__ __forceinline__ float power_of_two_above(float ratio) {
   return __uint_as_float((__float_as_uint(ratio) + 0x7FFFFFU) & 0x7F800000U);
 }
 
-// Quantises the thread's eight columns of a row, with the bits of formats/act_quant.hpp. All lanes
-// of a warp take neighbouring columns, so that groups are whole in a warp; a lane past the end of
-// the row brings zeros.
-__device__ __forceinline__ void quantise_chunk(ActFormat format, float (&values)[kChunk]) {
-  if (format == ActFormat::bf16) {
-#pragma unroll
-    for (unsigned i = 0; i < kChunk; ++i)
-      values[i] = __bfloat162float(__float2bfloat16_rn(values[i]));
-    return;
-  }
+// The scale of the group that the thread's eight columns of a row belong to, and its inverse: as
+// formats/act_quant.hpp has it for E4M3. All lanes of a warp take neighbouring columns, so that
+// groups are whole in a warp; a lane past the end of the row brings zeros.
+struct GroupScale {
+  float scale;
+  float inverse;
+};
+__device__ __forceinline__ GroupScale group_scale(const float (&values)[kChunk], int columns) {
   float amax = 0;  // fmaxf() passes NaN over, as it must
 #pragma unroll
   for (unsigned i = 0; i < kChunk; ++i) amax = fmaxf(amax, fabsf(values[i]));
-  const int lanes = format == ActFormat::fp8 ? 128 / kChunk : 32 / kChunk;
+  const int lanes = columns / static_cast<int>(kChunk);
 #pragma unroll
   for (int step = 8; step > 0; step /= 2) {
     const float other = __shfl_xor_sync(0xFFFFFFFFU, amax, step);
@@ -108,18 +106,35 @@ __device__ __forceinline__ void quantise_chunk(ActFormat format, float (&values)
   // Inf saturates to the largest finite power, 2^127, as E8M0 does.
   const float scale = fminf(power_of_two_above(__fdiv_rn(fmaxf(amax, 1e-4F), kE4m3Max)), 0x1p127F);
   // 2^-127, the inverse of the largest, is no normal number.
-  const float inverse = __uint_as_float(max(0x7F000000U - __float_as_uint(scale), 0x00400000U));
+  return {scale, __uint_as_float(max(0x7F000000U - __float_as_uint(scale), 0x00400000U))};
+}
+
+// Codes of two values, the first in the lower byte.
+__device__ __forceinline__ std::uint32_t e4m3_pair(float first, float second) {
+  std::uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+  return codes;
+}
+
+// Quantises the thread's eight columns of a row, with the bits of formats/act_quant.hpp; see
+// group_scale().
+__device__ __forceinline__ void quantise_chunk(ActFormat format, float (&values)[kChunk]) {
+  if (format == ActFormat::bf16) {
+#pragma unroll
+    for (unsigned i = 0; i < kChunk; ++i)
+      values[i] = __bfloat162float(__float2bfloat16_rn(values[i]));
+    return;
+  }
+  const GroupScale group = group_scale(values, format == ActFormat::fp8 ? 128 : 32);
 #pragma unroll
   for (unsigned i = 0; i < kChunk; i += 2) {
-    std::uint16_t codes;
     std::uint32_t halves;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-        : "=h"(codes)
-        : "f"(values[i + 1] * inverse), "f"(values[i] * inverse));
+    const auto codes = static_cast<std::uint16_t>(
+        e4m3_pair(values[i] * group.inverse, values[i + 1] * group.inverse));
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
     const float2 pair = __half22float2(reinterpret_cast<const __half2&>(halves));
-    values[i] = pair.x * scale;
-    values[i + 1] = pair.y * scale;
+    values[i] = pair.x * group.scale;
+    values[i + 1] = pair.y * group.scale;
   }
 }
 
@@ -208,10 +223,13 @@ __device__ inline void lift_rows(const RowPlace& place, std::uint32_t thread,
       const std::uint32_t words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
       std::uint32_t lifted[4];
 #pragma unroll
-      for (unsigned i = 0; i < 4; ++i) {
-        const __half2 pair = __floats2half2_rn(__uint_as_float(words[i] << 16) * lift,
-                                               __uint_as_float(words[i] & 0xFFFF0000U) * lift);
-        lifted[i] = reinterpret_cast<const std::uint32_t&>(pair);
+      for (unsigned i = 0; i < 4; i += 2) {  // of four columns 1 and 3, then 0 and 2 (see place())
+        const __half2 odd = __floats2half2_rn(__uint_as_float(words[i] & 0xFFFF0000U) * lift,
+                                              __uint_as_float(words[i + 1] & 0xFFFF0000U) * lift);
+        const __half2 even = __floats2half2_rn(__uint_as_float(words[i] << 16) * lift,
+                                               __uint_as_float(words[i + 1] << 16) * lift);
+        lifted[i] = reinterpret_cast<const std::uint32_t&>(odd);
+        lifted[i + 1] = reinterpret_cast<const std::uint32_t&>(even);
       }
       store_shared4(at, make_uint4(lifted[0], lifted[1], lifted[2], lifted[3]));
     }

@@ -72,19 +72,10 @@ class Schedule {
 };
 
 // The chunks of a block in shared memory, from the thread that takes them to those that work on
-// them; the one with number `current` has been begun.
+// them.
 struct Queue {
   static constexpr int kSize = 4;
   Chunk chunks[kSize];
-  std::uint32_t current;
-
-  __device__ void begin(std::uint32_t number) {
-    *static_cast<volatile std::uint32_t*>(&current) = number;
-  }
-  // Waits until the chunk before this one has been begun: no block holds more than it must.
-  __device__ void wait_for_turn(std::uint32_t number) const {
-    while (number > *static_cast<const volatile std::uint32_t*>(&current) + 1) __nanosleep(200);
-  }
 };
 
 }  // namespace moxie::cuda::sm90

@@ -35,9 +35,9 @@ struct Segment {
   std::uint32_t expert;
   std::uint32_t rows;
   std::uint32_t same_rows;  // as the segment before it
-  std::uint32_t slot[2 * kRowsOfTile];
-  std::uint32_t row[2 * kRowsOfTile];   // of x or of the activations
-  std::uint32_t amax[2 * kRowsOfTile];  // of the rows, as the bits of an f32
+  std::uint32_t slot[kMostRows];
+  std::uint32_t row[kMostRows];   // of x or of the activations
+  std::uint32_t amax[kMostRows];  // of the rows, as the bits of an f32
 };
 inline constexpr std::uint32_t kSegments = 4;  // known at once
 
@@ -60,6 +60,16 @@ struct Place {
   }
 };
 
+__device__ __forceinline__ const Product& product_of(const Call& call, std::uint32_t phase) {
+  return phase == kGateUp ? call.experts.gate_up : call.experts.down;
+}
+
+// Of items of 8 rows, or of wide ones.
+template <int kTiles>
+__device__ __forceinline__ const Memory& memory_of(const Call& call) {
+  return call.memory[kTiles == 1 ? 0 : 1];
+}
+
 // Partial sums of 8 tokens: of every warp two tiles of 16 rows. Two buffers take turns; a unit of
 // more tokens takes more turns.
 inline constexpr std::uint32_t kTileSums = 512;  // bytes
@@ -70,19 +80,30 @@ inline constexpr int kSumsBuffers = 2;
 struct Shared {
   Queue queue;
   Segment segments[kSegments];
-  std::uint32_t amax[2 * kRowsOfTile];  // of the rows that lie in memory
+  std::uint32_t amax[kMostRows];  // of the rows that lie in memory
 };
-inline constexpr std::uint32_t kBarriers = 1408;  // where they start
-inline constexpr std::uint32_t kSharedBytes = 1664;
+inline constexpr std::uint32_t kBarriers = 1536;  // where they start
+inline constexpr std::uint32_t kSharedBytes = 1920;
 static_assert(sizeof(Shared) <= kBarriers);
 
+// Of a warp that has read its weights: one lane, behind a __syncwarp(), which is ordered and quick.
+// racecheck does not see that order; a build to be looked at by it lets every lane arrive.
+#ifdef MOXIE_CUDA_EVERY_LANE_ARRIVES
+inline constexpr std::uint32_t kLanesThatArrive = 32;
+#else
+inline constexpr std::uint32_t kLanesThatArrive = 1;
+#endif
+
 // All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial
-// sums. `full` opens when a place may be read, `free` when it may be written again.
+// sums. `full` opens when a place may be read, `free` when it may be written again; `chunk_begun`
+// when those that multiply have come to a chunk.
 template <int kStages>
 struct Sync {
+  static constexpr int kPlaces = kStages;  // of the ring of weights
   Barriers<kStages> weights_full;
   Barriers<kStages> weights_free;
   Barriers<Queue::kSize> chunk_full;
+  Barriers<Queue::kSize> chunk_begun;
   Barriers<kSegments> segment_full;
   Barriers<kSegments> segment_free;
   Barriers<kSumsBuffers> sums_full;
@@ -92,17 +113,19 @@ struct Sync {
       : weights_full{base},
         weights_free{weights_full.end()},
         chunk_full{weights_free.end()},
-        segment_full{chunk_full.end()},
+        chunk_begun{chunk_full.end()},
+        segment_full{chunk_begun.end()},
         segment_free{segment_full.end()},
         sums_full{segment_free.end()},
         sums_free{sums_full.end()} {
-    static_assert((2 * kStages + Queue::kSize + 2 * kSegments + 2 * kSumsBuffers) * 8 <=
+    static_assert((2 * kStages + 2 * Queue::kSize + 2 * kSegments + 2 * kSumsBuffers) * 8 <=
                   kSharedBytes - kBarriers);
   }
   __device__ void init() const {
     weights_full.init(1);
-    weights_free.init(kWarps);
+    weights_free.init(kWarps * kLanesThatArrive);
     chunk_full.init(1);
+    chunk_begun.init(1);
     // Every lane arrives for what it has done itself, but for the weights: there one arrives for
     // its warp, behind a __syncwarp().
     segment_full.init(32);

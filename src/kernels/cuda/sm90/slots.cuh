@@ -31,20 +31,20 @@ __device__ inline std::uint32_t running_sum(std::uint32_t value) {
   return value + sum;
 }
 
-// Wide items read weights once for 16 rows but leave less memory to what is in flight: they are
+// Wide items read weights once for more rows but leave less memory to what is in flight: they are
 // worth it where 8 rows would read noticeably more.
 __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
                                   std::uint32_t experts) {
   __shared__ std::uint32_t narrow;
   __shared__ std::uint32_t wide;
-  if (!call.wide_fits || call.tokens <= kRowsOfTile) return false;
+  if (call.wide_rows == 0 || call.tokens <= kRowsOfTile) return false;
   if (threadIdx.x == 0) narrow = wide = 0;
   __syncthreads();
   for (std::uint32_t expert = threadIdx.x; expert < experts; expert += kSlotThreads) {
     const std::uint32_t count = counts[expert];
     if (count == 0) continue;
     atomicAdd(&narrow, (count + kRowsOfTile - 1) / kRowsOfTile);
-    atomicAdd(&wide, (count + 2 * kRowsOfTile - 1) / (2 * kRowsOfTile));
+    atomicAdd(&wide, (count + call.wide_rows - 1) / call.wide_rows);
   }
   __syncthreads();
   return narrow > wide + wide / 8;
@@ -56,7 +56,7 @@ __device__ inline std::uint32_t make_items(const Call& call, std::uint32_t* coun
   __shared__ std::uint32_t before;
   const auto experts = static_cast<std::uint32_t>(call.args.shape.local_experts);
   const bool wide = wants_wide(call, counts, experts);
-  const std::uint32_t item_rows = wide ? 2 * kRowsOfTile : kRowsOfTile;
+  const std::uint32_t item_rows = wide ? call.wide_rows : kRowsOfTile;
   if (threadIdx.x == 0) before = 0;
   __syncthreads();
   for (std::uint32_t first = 0; first < experts; first += kSlotThreads) {

@@ -14,23 +14,22 @@
 
 namespace moxie::cuda::sm90 {
 
-__device__ __forceinline__ const Product& product_of(const Call& call, std::uint32_t phase) {
-  return phase == kGateUp ? call.experts.gate_up : call.experts.down;
-}
-
 // By one thread: takes the block's chunks, and copies what they read.
-template <BlockFormat kFormat, int kPlaces, class TSync>
+template <BlockFormat kFormat, class TSync>
 __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue) {
   const std::uint64_t policy = evict_first();
   // The first chunk's number and the count of items are on their way together.
   std::uint32_t ticket = atomicAdd(&call.work.progress->ticket, 1U);
   const Schedule schedule(call, call.work.progress->items);
   constexpr std::uint32_t kPlaceBytes = kWarps * step_bytes(kFormat);
-  Place<kPlaces> at{.parity = 1};  // the ring is empty
+  Place<TSync::kPlaces> at{.parity = 1};  // the ring is empty
   Place<Queue::kSize> turn;
+  Place<Queue::kSize> begun;
   for (std::uint32_t number = 0;; ++number) {
     if (number > 0) {
-      queue.wait_for_turn(number);
+      // The chunk before has been begun: no block holds more than it must. It starts with two.
+      if (number > 1) wait_barrier(sync.chunk_begun[begun.place], begun.parity);
+      begun.next();
       ticket = atomicAdd(&call.work.progress->ticket, 1U);
     }
     const Chunk chunk = schedule.chunk(ticket);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // How cuda.sm90.experts wants an expert: the tiles that a warp reads 16 bytes a lane, and the word
-// of eight codes that two masks and a bit reversal turn into four registers of two fp16 values.
+// of eight codes that masks and a bit reversal turn into E5M2 or fp16 values.
 //
 // Strip: 32 rows of a product over all its columns. Of a gated expert's gate and up the first 16
 // rows are gate's and the last 16 up's, so that both sums of an intermediate meet in one tile.
 // Step: 32 rows x 64 columns, 1024 bytes of codes and then the block scales; the steps of a strip
 // lie one after another, and the strips of a product too.
 // Quad: the 16 bytes of a lane for one half of a step (16 rows): 4 words.
-// Word: columns s = 0..3 of rows g and g + 8, g = lane / 4. An fp16 value keeps E2M1's sign in bit
-// 15 and the rest in bits 11..9, which is the value times 2^-14. Two codes lie that way in the
-// upper byte of a half, two in the lower, and four more as their mirror image in the bits between.
+// Word: columns s = 0..3 of rows g and g + 8, g = lane / 4. An E5M2 byte keeps E2M1's sign in bit 7
+// and the rest in bits 3..1, which is the value times 2^-14; so does the upper byte of an fp16
+// value. The four codes of row g lie that way in the word's bytes, column 0 lowest, those of row
+// g + 8 in the mirrored word, whose bits are the ones between.
 #pragma once
 
 #include <cstdint>
@@ -41,12 +42,6 @@ struct WordCodes {
   std::uint32_t rows[2];
 };
 
-// Byte of the word in which column s (0, 1) of row half h lies; the same for columns s + 2, in the
-// reversed word.
-MOXIE_HD constexpr std::uint32_t byte_of(std::uint32_t half, std::uint32_t s) {
-  return 2 * s + (half == 0 ? 1 : 0);
-}
-
 // The sign to bit 7, the other three bits to bits 3..1.
 MOXIE_HD constexpr std::uint32_t placed(std::uint32_t code) {
   return (code & 8U) << 4 | (code & 7U) << 1;
@@ -56,27 +51,20 @@ MOXIE_HD constexpr std::uint32_t unplaced(std::uint32_t byte) {
 }
 
 MOXIE_HD constexpr std::uint32_t pack_word(WordCodes codes) {
-  std::uint32_t straight = 0;
-  std::uint32_t mirrored = 0;
+  std::uint32_t bytes[2] = {};
   for (std::uint32_t half = 0; half < 2; ++half) {
-    for (std::uint32_t s = 0; s < 2; ++s) {
-      const std::uint32_t shift = 8 * byte_of(half, s);
-      straight |= placed(codes.rows[half] >> (4 * s) & 15U) << shift;
-      mirrored |= placed(codes.rows[half] >> (4 * (s + 2)) & 15U) << shift;
-    }
+    for (std::uint32_t s = 0; s < 4; ++s)
+      bytes[half] |= placed(codes.rows[half] >> (4 * s) & 15U) << (8 * s);
   }
-  return straight | reversed(mirrored);
+  return bytes[0] | reversed(bytes[1]);
 }
 
 MOXIE_HD constexpr WordCodes unpack_word(std::uint32_t word) {
-  const std::uint32_t mirrored = reversed(word);
+  const std::uint32_t bytes[2] = {word, reversed(word)};
   WordCodes codes{};
   for (std::uint32_t half = 0; half < 2; ++half) {
-    for (std::uint32_t s = 0; s < 2; ++s) {
-      const std::uint32_t shift = 8 * byte_of(half, s);
-      codes.rows[half] |= unplaced(word >> shift & 255U) << (4 * s);
-      codes.rows[half] |= unplaced(mirrored >> shift & 255U) << (4 * (s + 2));
-    }
+    for (std::uint32_t s = 0; s < 4; ++s)
+      codes.rows[half] |= unplaced(bytes[half] >> (8 * s) & 255U) << (4 * s);
   }
   return codes;
 }

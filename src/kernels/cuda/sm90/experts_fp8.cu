@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda.sm90.experts.fp8: MXFP4 weights as E5M2, which holds them exactly, times E4M3 activations on
+// Hopper's FP8 tensor cores.
+#include <algorithm>
+#include <array>
+
+#include "base/checked.hpp"
+#include "kernels/cuda/sm90/block.cuh"
+#include "kernels/cuda/sm90/family.hpp"
+#include "kernels/cuda/sm90/kernels.hpp"
+#include "kernels/cuda/sm90/multiply_fp8.cuh"
+
+namespace moxie::cuda::sm90 {
+
+namespace {
+
+template <int kNarrow, int kWide, int kWideTiles>
+constexpr Variant variant() {
+  return {.narrow = kNarrow,
+          .wide = kWide,
+          .wide_tiles = kWideTiles,
+          .mxfp4 = experts<Fp8, kNarrow, kWide, kWideTiles>};
+}
+// The first that fits is the best; calls of few tokens have no wide items.
+constexpr std::array kVariants = {variant<8, 6, 3>(), variant<8, 4, 2>(), variant<8, 0, 0>(),
+                                  variant<4, 0, 0>()};
+
+std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, Memory& memory) {
+  const auto most = static_cast<std::uint32_t>(std::max(shape.hidden, shape.inter));
+  memory.sums = kSharedBytes;
+  memory.row_scales = memory.sums + kSumsBuffers * kSumsBytes / Fp8::kJoined;
+  const std::uint64_t scales =
+      std::uint64_t{most / kStepColumns} * tiles * kRowsOfTile * sizeof(float);
+  memory.rows = memory.row_scales + static_cast<std::uint32_t>(round_up(scales, 128));
+  return memory.rows + most / 32 * fp8_group_bytes(tiles);
+}
+
+constexpr Family kFamily{.variants = kVariants, .lay_out = lay_out};
+
+}  // namespace
+
+const ExpertsKernel* experts_fp8() {
+  static const ExpertsKernel kernel{.run = [](const ExpertsArgs& args) { run(kFamily, args); },
+                                    .workspace_bytes = workspace_bytes,
+                                    .supports = supports,
+                                    .prepare = [] { return prepare(kFamily); },
+                                    .arrangement = arrangement(),
+                                    .stores_y = true};
+  return &kernel;
+}
+
+}  // namespace moxie::cuda::sm90

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of one arithmetic, and how a call runs on them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/contract.hpp"
+#include "kernels/cuda/sm90/call.hpp"
+
+namespace moxie::cuda::sm90 {
+
+using Kernel = void (*)(Call);
+
+// One instantiation: stages in flight of items of 8 rows and of wide ones, of so many times 8 rows;
+// 0 for none of these. Null for a format that the arithmetic does not take.
+struct Variant {
+  int narrow = 0;
+  int wide = 0;
+  std::uint32_t wide_tiles = 0;
+  Kernel mxfp4 = nullptr;
+  Kernel nvfp4 = nullptr;
+};
+
+struct Family {
+  std::span<const Variant> variants;  // the first that fits is the best
+  // Fills what lies before the ring, for items of 8 * tiles rows; where that ends.
+  std::uint32_t (*lay_out)(const ExpertsShape& shape, std::uint32_t tiles, Memory& memory);
+};
+
+void run(const Family& family, const ExpertsArgs& args);
+std::uint64_t workspace_bytes(const ExpertsShape& shape, std::uint64_t tokens);
+bool supports(Activation activation);
+// Returns the runtime's code.
+int prepare(const Family& family);
+
+}  // namespace moxie::cuda::sm90

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// The routed experts of a call in two launches.
+//
+// Grids follow from the shape, the tokens and the device alone; what the routing decides is read on
+// the device. Nothing is allocated or waited for, so a call can be captured. Calls with more tokens
+// than the workspace is made for run in pieces.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "base/align.hpp"
+#include "kernels/cuda/sm90/family.hpp"
+#include "kernels/cuda/sm90/segment.cuh"
+#include "kernels/cuda/sm90/slots.cuh"
+#include "kernels/cuda/sm90/tap.cuh"
+
+namespace moxie::cuda::sm90 {
+
+namespace {
+
+constexpr std::uint32_t kMemoryMost = 232448;                       // of a block's shared memory
+constexpr std::uint64_t kWorkspaceMost = std::uint64_t{144} << 20;  // of one piece of a call
+
+// Shared memory of items of 8 * tiles rows with so many stages in flight; its bytes.
+std::uint32_t lay_out(const Family& family, const ExpertsShape& shape, std::uint32_t tiles,
+                      int stages, Memory& memory) {
+  memory.ring = static_cast<std::uint32_t>(round_up(family.lay_out(shape, tiles, memory), 128));
+  return memory.ring + kWarps * static_cast<std::uint32_t>(stages) * step_bytes(shape.format);
+}
+
+// Null where not even the smallest fits.
+const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint64_t tokens,
+                      Memory (&memory)[2], std::uint32_t& bytes) {
+  for (const Variant& variant : family.variants) {
+    if (tokens <= kRowsOfTile && variant.wide > 0) continue;
+    bytes = std::max(lay_out(family, shape, 1, variant.narrow, memory[0]),
+                     variant.wide == 0
+                         ? 0
+                         : lay_out(family, shape, variant.wide_tiles, variant.wide, memory[1]));
+    if (bytes <= kMemoryMost) return &variant;
+  }
+  return nullptr;
+}
+
+// Tokens of one piece.
+std::uint64_t piece_of(const ExpertsShape& shape, std::uint64_t tokens) {
+  const std::uint64_t per_token =
+      shape.top_k * (shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4) +
+                     shape.hidden * sizeof(float) + 64);
+  return std::clamp<std::uint64_t>(kWorkspaceMost / per_token, 1,
+                                   std::max<std::uint64_t>(tokens, 1));
+}
+
+// Returns the runtime's code.
+template <class... Args>
+int launch(void (*kernel)(Args...), unsigned blocks, unsigned threads, std::uint64_t shared,
+           cudaStream_t stream, const Call& call) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  const cudaError_t code = cudaLaunchKernelEx(&config, kernel, call);
+  if (code != cudaSuccess) (void)cudaGetLastError();  // it is known: nobody is to find it again
+  return code;
+}
+
+unsigned blocks_of(const ExpertsArgs& args) {
+  int device = 0;
+  int count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 1;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+    return 1;
+  const auto all = static_cast<unsigned>(count);
+  return args.max_sms == 0 ? all : std::min(args.max_sms, all);
+}
+
+// The tokens [first, first + count) of a call.
+ExpertsArgs piece(const ExpertsArgs& args, std::uint64_t first, std::uint64_t count) {
+  const std::uint64_t top_k = args.shape.top_k;
+  ExpertsArgs part = args;
+  part.tokens = count;
+  part.x.rows = count;
+  part.x.data = static_cast<const std::byte*>(args.x.data) +
+                first * args.x.row_stride * (args.x.dtype == DType::f32 ? 4 : 2);
+  part.topk_ids += first * top_k;
+  part.topk_weights += first * top_k;
+  if (args.final_y.data == nullptr) {
+    part.final_y = {.data = args.y + first * args.shape.hidden,
+                    .dtype = DType::f32,
+                    .rows = count,
+                    .cols = args.shape.hidden,
+                    .row_stride = args.shape.hidden};
+  } else {
+    part.final_y.rows = count;
+    part.final_y.data =
+        static_cast<std::byte*>(args.final_y.data) +
+        first * args.final_y.row_stride * (args.final_y.dtype == DType::f32 ? 4 : 2);
+  }
+  if (args.act_tap != nullptr) part.act_tap += first * top_k * args.shape.inter;
+  return part;
+}
+
+}  // namespace
+
+void run(const Family& family, const ExpertsArgs& args) {
+  if (args.tokens == 0) return;
+  Call call;
+  std::uint32_t bytes = 0;
+  const Variant* variant = choose(family, args.shape, args.tokens, call.memory, bytes);
+  const bool mx = args.shape.format == BlockFormat::mxfp4;
+  const Kernel kernel = variant == nullptr ? nullptr : mx ? variant->mxfp4 : variant->nvfp4;
+  if (kernel == nullptr) {
+    if (args.launch_error != nullptr) *args.launch_error = cudaErrorInvalidConfiguration;
+    return;
+  }
+  call.experts = arranged(args.shape, args.weights.offsets);
+  call.wide_rows = variant->wide_tiles * kRowsOfTile;
+  call.wide_acts = args.shape.act_format != ActFormat::bf16;
+  const unsigned blocks = blocks_of(args);
+  auto* stream = static_cast<cudaStream_t>(args.stream);
+  const std::uint64_t most = piece_of(args.shape, args.tokens);
+  for (std::uint64_t first = 0; first < args.tokens; first += most) {
+    const std::uint64_t tokens = std::min(most, args.tokens - first);
+    call.args = piece(args, first, tokens);
+    carve(args.shape, tokens, align_up(args.workspace, kAlign), call.work);
+    call.tokens = static_cast<std::uint32_t>(tokens);
+    call.slots = static_cast<std::uint32_t>(tokens * args.shape.top_k);
+    // What a launch that failed would have made, the next one must not read.
+    int code = launch(prepare_slots, 1, kSlotThreads,
+                      args.shape.local_experts * sizeof(std::uint32_t), stream, call);
+    if (code == cudaSuccess) code = launch(kernel, blocks, kBlockThreads, bytes, stream, call);
+    if (code == cudaSuccess && args.act_tap != nullptr)
+      code = launch(tap_acts, blocks, kThreads, 0, stream, call);
+    if (code == cudaSuccess) continue;
+    if (args.launch_error != nullptr && *args.launch_error == 0) *args.launch_error = code;
+    return;
+  }
+}
+
+std::uint64_t workspace_bytes(const ExpertsShape& shape, std::uint64_t tokens) {
+  Workspace work;
+  return carve(shape, piece_of(shape, tokens), nullptr, work) + kAlign - 1;
+}
+
+bool supports(Activation /*activation*/) { return true; }
+
+int prepare(const Family& family) {
+  cudaFuncAttributes attributes;
+  int first = cudaSuccess;
+  const auto note = [&](int code) { first = first == cudaSuccess ? code : first; };
+  for (const Variant& variant : family.variants) {
+    for (const Kernel kernel : {variant.mxfp4, variant.nvfp4}) {
+      if (kernel == nullptr) continue;
+      note(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, kMemoryMost));
+    }
+  }
+  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots)));
+  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(tap_acts)));
+  if (first != cudaSuccess) (void)cudaGetLastError();
+  return first;
+}
+
+}  // namespace moxie::cuda::sm90

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The warps that multiply in fp16: every warp streams its steps of a unit past the rows that all
+// of them have put into shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/sm90/call.hpp"
+#include "kernels/cuda/sm90/products.cuh"
+#include "kernels/cuda/sm90/ring.cuh"
+#include "kernels/cuda/sm90/rows.cuh"
+#include "kernels/cuda/sm90/segment.cuh"
+
+namespace moxie::cuda::sm90 {
+
+template <BlockFormat kOfWeights>
+struct Fp16 {
+  static constexpr BlockFormat kFormat = kOfWeights;
+  static constexpr std::uint32_t kJoined = 1;  // splits whose sums leave a warp as one
+};
+
+template <BlockFormat kFormat, int kTiles, class TSync>
+class Multiply<Fp16<kFormat>, kTiles, TSync> {
+ public:
+  __device__ Multiply(const Call& call, TSync sync, Shared& shared, std::uint32_t base)
+      : call_(call),
+        sync_(sync),
+        shared_(shared),
+        warp_(__shfl_sync(0xFFFFFFFFU, multiplier_thread() / 32, 0)),
+        lane_(threadIdx.x % 32),
+        sums_(base + memory_of<kTiles>(call).sums + warp_ * kWarpSums + lane_ * 16),
+        rows_(base + memory_of<kTiles>(call).rows),
+        ring_(sync, base + memory_of<kTiles>(call).ring) {}
+
+  // Rows of a segment into memory, behind a barrier that nobody needs the rows before them past.
+  template <std::uint32_t kPhase>
+  __device__ void bring(Segment& segment) {
+    const RowsOf rows = kPhase == kGateUp ? rows_of_x(call_) : rows_of_act(call_);
+    const RowPlace place{.to = rows_,
+                         .row_bytes = memory_of<kTiles>(call_).row_bytes[kPhase],
+                         .count = segment.rows,
+                         .row = segment.row,
+                         .amax = segment.amax};
+    stage_rows(call_.args.shape.act_format, rows, place, multiplier_thread());
+    synchronise<1, kThreads>();
+    lift_rows(place, multiplier_thread(), rows.columns);
+    if (multiplier_thread() < segment.rows)
+      shared_.amax[multiplier_thread()] = segment.amax[multiplier_thread()];
+  }
+
+  template <std::uint32_t kPhase, int kUsed>
+  __device__ __forceinline__ void unit() {
+    const Product& product = product_of(call_, kPhase);
+    const std::uint32_t split = warp_ / product.strips_of_unit;
+    const std::uint32_t steps = product.steps_of(split);
+    const std::uint32_t row_bytes = memory_of<kTiles>(call_).row_bytes[kPhase];
+    std::uint32_t rows = rows_ + lane_offset(kFormat, lane_, row_bytes) +
+                         product.first_step(split) * (kStepColumns * 2);
+    float sums[2][kUsed][4] = {};
+#pragma unroll 2
+    for (std::uint32_t step = 0; step < steps; ++step) {
+      Step<kFormat, kUsed> operands;
+      operands.load(ring_.wait() + warp_ * step_bytes(kFormat), lane_, rows, row_bytes);
+      ring_.release();
+      multiply(sums, operands);
+      rows += kStepColumns * 2;
+    }
+    if (steps < product.stages) ring_.skip();  // others have one more
+#pragma unroll
+    for (int n = 0; n < kUsed; ++n) {
+      wait_barrier(sync_.sums_free[turn_.place], turn_.parity);
+      const std::uint32_t buffer = sums_ + turn_.place * kSumsBytes;
+      store_shared4(buffer, sums[0][n]);
+      store_shared4(buffer + kTileSums, sums[1][n]);
+      arrive(sync_.sums_full[turn_.place]);
+      turn_.next();
+    }
+  }
+
+ private:
+  const Call& call_;
+  TSync sync_;
+  Shared& shared_;
+  std::uint32_t warp_;
+  std::uint32_t lane_;
+  std::uint32_t sums_;  // the lane's, in the first buffer
+  std::uint32_t rows_;
+  RingReader<kFormat, TSync> ring_;
+  Place<kSumsBuffers> turn_{.parity = 1};
+};
+
+}  // namespace moxie::cuda::sm90
