@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // A source is read once for so many ranks: each has files open.
-constexpr std::size_t kRanksAtOnce = 256;
+constexpr std::size_t kRanksAtOnce = 250;
 
 [[noreturn]] void refuse(ErrorCode code, std::string finding_code, const fs::path& path,
                          std::string message, std::string hint = {}) {
