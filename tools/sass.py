@@ -181,8 +181,8 @@ class Kernel:
     def turn(self, loop, counted):
         """[Instruction] of one turn: the way from the header back to it with the most instructions for which
         counted(instruction) holds; among those the fewest blocks of inner loops (a wait that succeeds at once), each
-        passed once; among those the most instructions, so that what some lanes skip is in. The warp is together: it goes
-        on behind a BRA.DIV."""
+        passed once; among those the most instructions, so that what some lanes skip is in. The warp is together: it
+        goes on behind a BRA.DIV."""
         waits = frozenset().union(*(inner.blocks for inner in loop.inner))
         best, visiting = {}, set()
 
