@@ -50,7 +50,7 @@ PIPES = {
     "other": """BAR BRA BREAK BSSY BSYNC CALL DEPBAR ENDCOLLECTIVE ERRBAR EXIT FENCE LDC LEPC MEMBAR NANOSLEEP NOP RET
                 S2R ULDC WARPGROUP WARPSYNC YIELD""",
 }
-# The format of the weights of arithmetics that have only one.
+# The format of the weights of an arithmetic that has only one.
 FORMATS = {"Fp8": ("mxfp4",)}
 PIPE_OF = {name: pipe for pipe, names in PIPES.items() for name in names.split()}
 
