@@ -4,10 +4,11 @@
 
 usage: count_sass.py [--check] [--json FILE] OBJECT-OR-BUILD-FOLDER...
 
-A multiply loop is an innermost loop with HMMAs. Counted is one turn of it (tools/sass.py): the wait for weights once,
-the arrival of one lane, addresses, branches, instructions of the uniform path. 32 lanes execute an instruction, and
-every A operand of an HMMA.16816 is 16 x 16 weights: HMMAs that read the same A multiply the same weights with other
-rows of activations. cuobjdump and nvdisasm are looked for on PATH, beside nvcc, and in build/venv.
+A multiply loop is an innermost loop with HMMAs or QGMMAs. Counted is one turn of it (tools/sass.py): the wait for
+weights once, the arrival of one lane, addresses, branches, instructions of the uniform path. 32 lanes execute an
+instruction. The A operand of an HMMA.16816 is 16 x 16 weights, to be multiplied with 8 rows of activations; what a warp
+brings to a QGMMA.64xNx32 in registers is 16 x 32 weights, for N rows. Instructions that read the same A multiply the
+same weights with other rows. cuobjdump and nvdisasm are looked for on PATH, beside nvcc, and in build/venv.
 
 --check fails above the limits below, on local memory (spills, stack frames) and on a loop that is expected and not
 found.
@@ -42,24 +43,30 @@ PIPES = {
               SHF VABSDIFF VIADD VIADDMNMX VIMNMX VIMNMX3 VOTE""",
     "fma": "FADD FFMA FMUL HADD2 HFMA2 HMNMX2 HMUL2 HSET2 HSETP2 IDP IMAD",
     "xu": "BREV F2F F2I FLO FRND I2F MUFU POPC",
-    "tensor": "HMMA",
+    "tensor": "HMMA QGMMA",
     "lsu": "ATOM ATOMG ATOMS LD LDG LDGSTS LDL LDS LDSM RED REDG SHFL ST STG STL STS STSM SYNCS",
     "uniform": """ELECT R2UR UFLO UIADD3 UIMAD UISETP ULEA ULOP3 UMOV UPLOP3 UPOPC UPRMT USEL USHF UBLKCP VOTEU S2UR
                   UP2UR UR2UP""",
-    "other": """BAR BRA BREAK BSSY BSYNC CALL DEPBAR ERRBAR EXIT FENCE LDC LEPC MEMBAR NANOSLEEP NOP RET S2R ULDC
-                WARPSYNC YIELD""",
+    "other": """BAR BRA BREAK BSSY BSYNC CALL DEPBAR ENDCOLLECTIVE ERRBAR EXIT FENCE LDC LEPC MEMBAR NANOSLEEP NOP RET
+                S2R ULDC WARPGROUP WARPSYNC YIELD""",
 }
+# The format of the weights of an arithmetic that has only one.
+FORMATS = {"Fp8": ("mxfp4",)}
 PIPE_OF = {name: pipe for pipe, names in PIPES.items() for name in names.split()}
 
-# Thread instructions and ALU slots a weight that --check allows: (kernel, format, rows of activations) -> limits.
-# The budget of decode loops is 1.9 and 0.8. Where it is not reached, and in the loops for 16 rows, the limit is what
-# they measure, rounded up: MXFP4 has 80 ALU slots in 128 weights of a lane that are masks, and up to 31 of shifts,
-# ring and parity; NVFP4 multiplies its weights by their scales; 16 rows take twice the HMMAs.
+# Thread instructions and ALU slots a weight that --check allows: (kernel, arithmetic, format, rows of activations) ->
+# limits. The budget of decode loops is 1.9 and 0.8. Of 8 rows only fp8 keeps one half of it, the ALU slots. Everywhere
+# else, and for more rows, the limit is what they measure, rounded up. In fp16 MXFP4 has 80 ALU slots in 128 weights of
+# a lane that are masks, and up to 33 of shifts, ring and parity; NVFP4 multiplies its weights by their scales. ptxas
+# does not know that a warp is together behind its wait: UMOV, BRA.DIV, BSSY and BSYNC a step of fp16, 0.06 a weight.
 LIMITS = {
-    ("experts", "mxfp4", 8): (1.9, 0.87),
-    ("experts", "nvfp4", 8): (2.01, 0.8),
-    ("experts", "mxfp4", 16): (2.33, 0.87),
-    ("experts", "nvfp4", 16): (2.18, 0.82),
+    ("experts", "fp16", "mxfp4", 8): (1.95, 0.89),
+    ("experts", "fp16", "nvfp4", 8): (2.05, 0.82),
+    ("experts", "fp16", "mxfp4", 16): (2.38, 0.89),
+    ("experts", "fp16", "nvfp4", 16): (2.22, 0.82),
+    ("experts", "fp8", "mxfp4", 8): (1.93, 0.8),
+    ("experts", "fp8", "mxfp4", 16): (2.33, 0.72),
+    ("experts", "fp8", "mxfp4", 24): (2.79, 0.72),
 }
 
 
@@ -68,8 +75,12 @@ class LoopCount:
     at: int  # bytes from the kernel's start
     rows: int  # of activations
     weights: int  # of one turn of a warp
-    instructions: int  # of one turn of a lane
-    pipes: dict
+    multiplies: dict  # {"HMMA.16816.F32": how many of one turn}
+    pipes: dict  # {pipe: instructions of one turn of a lane}
+
+    @property
+    def instructions(self):
+        return sum(self.pipes.values())
 
     @property
     def per_weight(self):
@@ -84,11 +95,12 @@ class LoopCount:
 class KernelCount:
     symbol: str
     name: str  # "experts"
-    formats: tuple  # ("mxfp4",)
+    kinds: tuple  # ("fp8", "mxfp4"): its arithmetic and the format of its weights
     others: tuple  # ("Direction 1",): its other enumerators
-    paces: tuple  # ("7", "5"): stages in flight for 8 rows, for 16
+    paces: tuple  # ("7", "5"): stages in flight for 8 rows, for more
+    tiles: int  # of 8 rows that it multiplies at most; 0 where its name does not tell
     loops: list
-    stray: list  # (address, HMMAs) of blocks with HMMAs in no loop
+    stray: list  # (address, {"HMMA.16816.F32": how many}) of blocks that multiply in no loop
     local: int  # instructions that load from or store to local memory: spills, arrays not in registers
     moves: list  # registers a thread has after each setmaxnreg
     registers: int = 0  # a thread at entry
@@ -96,7 +108,7 @@ class KernelCount:
 
     @property
     def label(self):
-        arguments = ", ".join(self.formats + self.others + self.paces)
+        arguments = ", ".join(self.kinds + self.others + self.paces)
         return f"{self.name}<{arguments}>" if arguments else self.name
 
 
@@ -108,66 +120,92 @@ def block_formats():
 
 
 def name_of(symbol):
-    """('experts', ('mxfp4',), (), ('7', '5')) of a mangled name; a pace of 0 is left out."""
+    """('experts', ('fp16', 'mxfp4'), (), ('7', '5'), 2) of a mangled name; a pace of 0 is left out."""
     name, rest = symbol, symbol.removeprefix("_ZN") if symbol.startswith("_ZN") else ""
     while match := re.match(r"\d+", rest):
         end = match.end() + int(match[0])
         name, rest = rest[match.end() : end], rest[end:]
     if not rest.startswith("I"):
-        return name, (), (), ()
+        return name, (), (), (), 0
     enumerators = re.findall(r"\d([A-Z][A-Za-z]+)E(\d+)E", rest)
-    formats = (block_formats()[int(value)] for kind, value in enumerators if kind == "BlockFormat")
-    others = (f"{kind} {value}" for kind, value in enumerators if kind != "BlockFormat")
-    paces = (places for places in re.findall(r"Li(\d+)E", rest) if places != "0")
-    return name, tuple(formats), tuple(others), tuple(paces)
+    kinds = tuple(block_formats()[int(value)] for kind, value in enumerators if kind == "BlockFormat")
+    others = tuple(f"{kind} {value}" for kind, value in enumerators if kind != "BlockFormat")
+    if name != "experts":
+        return name, kinds, others, (), 0
+    arithmetic = re.match(r"INS[0-9A-Z]*_\d(Fp\d+)", rest)
+    numbers = re.findall(r"Li(\d+)E", rest)
+    kinds = kinds or FORMATS.get(arithmetic and arithmetic[1], ())
+    if not arithmetic or len(kinds) != 1 or len(numbers) != 3:
+        raise sass.Unreadable(f"{symbol}: its template arguments are unknown")
+    narrow, wide, tiles = numbers
+    paces = (narrow,) if wide == "0" else (narrow, wide)
+    return name, (arithmetic[1].lower(), *kinds), others, paces, max(int(tiles), 1)
+
+
+def shape_of(instruction):
+    """(weights of a warp, rows of activations) of an instruction for the tensor cores; None of any other."""
+    if not re.search(r"MMA$", instruction.name):
+        return None
+    text = instruction.name + instruction.suffix
+    if text.startswith("HMMA.16816."):
+        shape = (256, 8)
+    elif match := re.match(r"QGMMA\.64x(\d+)x32\.", text):
+        shape = (512, int(match[1]))
+    else:
+        shape = None
+    if not shape or instruction.register(1) is None:
+        raise sass.Unreadable(f"{text} at {instruction.at:#x}: weights of it are unknown")
+    return shape
+
+
+def multiplies_of(instructions):
+    """{"HMMA.16816.F32": how many}."""
+    return dict(collections.Counter(i.name + i.suffix for i in instructions if shape_of(i)))
 
 
 def operands_of(turn):
-    """[how often it is multiplied] of each different A operand of a turn."""
+    """[(weights of a warp, rows they are multiplied with)] of each different A operand of a turn."""
     writes, used = collections.Counter(), collections.Counter()
     for instruction in turn:
-        if instruction.name == "HMMA":
+        if shape := shape_of(instruction):
             first = instruction.register(1)
-            if not instruction.suffix.startswith(".16816.") or first is None:
-                raise sass.Unreadable(f"HMMA{instruction.suffix} at {instruction.at:#x}: weights of it are unknown")
-            used[(first, *(writes[r] for r in range(first, first + 4)))] += 1
+            weights, rows = shape
+            used[(weights, first, *(writes[r] for r in range(first, first + 4)))] += rows
         for register in instruction.written:
             writes[register] += 1
-    return list(used.values())
+    return [(key[0], rows) for key, rows in used.items()]
 
 
 def count_loop(kernel, loop):
-    turn = kernel.turn(loop, lambda i: i.name == "HMMA")
+    turn = kernel.turn(loop, lambda i: shape_of(i) is not None)
     at = kernel.blocks[loop.header][0].at
-    uses = operands_of(turn)
-    if len(set(uses)) != 1:
-        raise sass.Unreadable(f"loop at {at:#x}: its weights are multiplied {sorted(set(uses))} times")
+    operands = operands_of(turn)
+    rows = sorted({rows for _, rows in operands})
+    if len(rows) != 1:
+        raise sass.Unreadable(f"loop at {at:#x}: its weights are multiplied with {rows} rows")
     pipes = dict.fromkeys(PIPES, 0)
     for instruction in turn:
         if instruction.name not in PIPE_OF:
             raise sass.Unreadable(f"{instruction.name} at {instruction.at:#x}: in none of PIPES of count_sass.py")
         pipes[PIPE_OF[instruction.name]] += 1
-    return LoopCount(at, 8 * uses[0], 256 * len(uses), len(turn), pipes)
+    return LoopCount(at, rows[0], sum(weights for weights, _ in operands), multiplies_of(turn), pipes)
 
 
 def count_kernel(symbol, instructions):
     kernel = sass.Kernel(instructions)
-    multiplies = {n for n, block in enumerate(kernel.blocks) if any(i.name == "HMMA" for i in block)}
-    for instruction in instructions:
-        if re.fullmatch(r"[A-Z]*GMMA|[A-GI-Z]MMA", instruction.name):
-            raise sass.Unreadable(f"{symbol}: weights of {instruction.name} at {instruction.at:#x} are unknown")
+    multiplies = {n: found for n, block in enumerate(kernel.blocks) if (found := multiplies_of(block))}
     loops = [
         loop
         for loop in kernel.loops()
-        if loop.blocks & multiplies and not any(inner.blocks & multiplies for inner in loop.inner)
+        if loop.blocks & multiplies.keys() and not any(inner.blocks & multiplies.keys() for inner in loop.inner)
     ]
-    stray = multiplies - frozenset().union(*(loop.blocks for loop in loops))
+    stray = multiplies.keys() - frozenset().union(*(loop.blocks for loop in loops))
     moves = [int(i.operands[-1], 16) for i in instructions if i.name == "USETMAXREG"]
     return KernelCount(
         symbol,
         *name_of(symbol),
         loops=sorted((count_loop(kernel, loop) for loop in loops), key=lambda loop: loop.at),
-        stray=sorted((kernel.blocks[block][0].at, sum(i.name == "HMMA" for i in kernel.blocks[block])) for block in stray),
+        stray=[(kernel.blocks[block][0].at, multiplies[block]) for block in sorted(stray)],
         local=sum(i.name in ("LDL", "STL") for i in instructions),
         moves=sorted(set(moves)),
     )
@@ -191,20 +229,21 @@ def problems(kernels):
     for kernel in kernels:
         if kernel.local or kernel.stack_bytes:
             found.append(f"{kernel.label}: {kernel.local} accesses to local memory, stack frame {kernel.stack_bytes}")
-        # A loop of two steps a turn leaves an odd one behind it: half as many HMMAs, once.
-        halves = [loop.pipes["tensor"] // 2 for loop in kernel.loops]
+        # A loop of two steps a turn leaves an odd one behind it: half as many of the same instructions, once.
+        halves = [{text: count // 2 for text, count in loop.multiplies.items()} for loop in kernel.loops]
         for at, multiplies in kernel.stray:
             if multiplies in halves:
                 halves.remove(multiplies)
             else:
-                found.append(f"{kernel.label}: HMMAs at {at:#x} lie in no loop that is counted")
+                names = ", ".join(multiplies)
+                found.append(f"{kernel.label}: {names} at {at:#x} in no loop that is counted")
         rows = {loop.rows for loop in kernel.loops}
-        for wanted in (8 * (n + 1) for n in range(len(kernel.paces))):
+        for wanted in (8 * (n + 1) for n in range(kernel.tiles)):
             if wanted not in rows:
-                found.append(f"{kernel.label}: no loop for {wanted} rows, though it has a pace for them")
+                found.append(f"{kernel.label}: no loop for {wanted} rows, of up to {8 * kernel.tiles}")
         for loop in kernel.loops:
             place = f"{kernel.label}: loop at {loop.at:#x} for {loop.rows} rows"
-            limits = LIMITS.get((kernel.name, *kernel.formats, loop.rows))
+            limits = LIMITS.get((kernel.name, *kernel.kinds, loop.rows))
             if limits is None:
                 found.append(f"{place}: no limit in LIMITS of count_sass.py")
                 continue
@@ -226,7 +265,7 @@ def table(kernels):
         equal = collections.Counter((loop.rows, loop.weights, *loop.pipes.values()) for loop in kernel.loops)
         for (rows, weights, *pipes), loops in sorted(equal.items()):
             pipes = dict(zip(PIPES, pipes))
-            loop = LoopCount(0, rows, weights, sum(pipes.values()), pipes)
+            loop = LoopCount(0, rows, weights, {}, pipes)
             values = (rows, loops, weights, f"{loop.per_weight:.3f}", f"{loop.alu_per_weight:.3f}")
             lines.append(f"{start} {' | '.join(map(str, (*values, *(pipes[pipe] for pipe in shown))))} |")
         if not kernel.loops:
@@ -246,7 +285,12 @@ def to_json(kernels):
                 "stack_bytes": kernel.stack_bytes,
                 "local_accesses": kernel.local,
                 "loops": [
-                    {**dataclasses.asdict(loop), "per_weight": loop.per_weight, "alu_per_weight": loop.alu_per_weight}
+                    {
+                        **dataclasses.asdict(loop),
+                        "instructions": loop.instructions,
+                        "per_weight": loop.per_weight,
+                        "alu_per_weight": loop.alu_per_weight,
+                    }
                     for loop in kernel.loops
                 ],
             }

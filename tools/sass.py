@@ -52,6 +52,8 @@ class Instruction:
             return range(0)
         if self.name == "HMMA":
             return range(first, first + (4 if self.suffix.endswith(".F32") else 2))
+        if match := re.match(r"\.64x(\d+)x\d+(\.F32)?", self.suffix):  # GMMAs
+            return range(first, first + int(match[1]) // (2 if match[2] else 4))
         wide = ".64" in self.suffix or ".WIDE" in self.suffix or (self.name == "CS2R" and ".32" not in self.suffix)
         return range(first, first + (4 if ".128" in self.suffix else 2 if wide else 1))
 
@@ -179,7 +181,8 @@ class Kernel:
     def turn(self, loop, counted):
         """[Instruction] of one turn: the way from the header back to it with the most instructions for which
         counted(instruction) holds; among those the fewest blocks of inner loops (a wait that succeeds at once), each
-        passed once; among those the most instructions, so that what some lanes skip is in."""
+        passed once; among those the most instructions, so that what some lanes skip is in. The warp is together: it
+        goes on behind a BRA.DIV."""
         waits = frozenset().union(*(inner.blocks for inner in loop.inner))
         best, visiting = {}, set()
 
@@ -189,8 +192,10 @@ class Kernel:
             if block in visiting:
                 raise Unreadable(f"loop at {self.blocks[loop.header][0].at:#x} has a cycle with two entries")
             visiting.add(block)
-            answer = None
-            for step in sorted(self.next[block] & loop.blocks):
+            answer, steps = None, self.next[block] & loop.blocks
+            if ".DIV" in self.blocks[block][-1].suffix:
+                steps &= {block + 1}
+            for step in sorted(steps):
                 if step == loop.header:
                     rest = ((0, 0, 0), ())
                 elif step in self.dominators[block]:

@@ -218,7 +218,7 @@ TEST(MakePlan, HopperHasAKernelOfItsOwnWhereItTakesTheProblem) {
 }
 
 TEST(MakePlan, HopperMultipliesInFp8WhereBothSidesAreMadeForIt) {
-  const auto kernel_of = [](const Format& format, ActFormat act) {
+  const auto kernel_of = [](BlockFormat format, ActFormat act) {
     return make_plan(plan_model({}, format), {.target = Target::sm90, .act_format = act}).kernel;
   };
   EXPECT_EQ(kernel_of(kMxfp4, ActFormat::fp8), "cuda.sm90.experts.fp8");

@@ -12,8 +12,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import count_sass  # noqa: E402
 import sass  # noqa: E402
 
-NARROW = "_ZN5moxie4cuda4sm907expertsILNS_11BlockFormatE0ELi4ELi0EEEvNS1_4CallE"
-BOTH = "_ZN5moxie4cuda4sm907expertsILNS_11BlockFormatE1ELi7ELi5EEEvNS1_4CallE"
+FP16 = "_ZN5moxie4cuda4sm907expertsINS1_4Fp16ILNS_11BlockFormatE{}EEELi{}ELi{}ELi{}EEEvNS1_4CallE"
+FP8 = "_ZN5moxie4cuda4sm907expertsINS1_3Fp8ELi{}ELi{}ELi{}EEEvNS1_4CallE"
+NARROW = FP16.format(0, 4, 0, 0)
+BOTH = FP16.format(1, 7, 5, 2)
 
 
 def assemble(code, symbol=NARROW):
@@ -60,14 +62,48 @@ LOOP = """
     EXIT
 """
 
+# A jump for a warp that has parted, then two groups of 16 x 32 weights times N rows: 14 instructions.
+QLOOP = """
+  loop:
+    LDS.128 R8, [R2]
+    UMOV UR4, 0xffffffff
+    LOP3.LUT R24, R8, 0x8e8e8e8e, RZ, 0xc0, !PT
+    LOP3.LUT R28, R9, 0x8e8e8e8e, RZ, 0xc0, !PT
+    BRA.DIV UR4, {apart}
+  together:
+    WARPGROUP.ARRIVE
+    R2UR UR12, R74
+    QGMMA.64xNx32.F32.E5M2.E4M3 R40, R24, gdesc[UR12], RZ, !UPT
+    QGMMA.64xNx32.F32.E5M2.E4M3 R52, R28, gdesc[UR16], RZ, !UPT, gsb0
+    WARPGROUP.DEPBAR.LE gsb0, 0x0
+    FFMA R16, R40, R20, R16
+    ISETP.NE.AND P0, PT, R2, R3, PT
+    IADD3 R2, R2, 0x80, RZ
+    @P0 BRA {loop}
+    EXIT
+  apart:
+    MOV R48, 0xffffffff
+    WARPSYNC.COLLECTIVE R48, {back}
+    NOP
+    ENDCOLLECTIVE
+  back:
+    BRA {together}
+"""
+
+
+def qloop(rows, name="loop"):
+    """QLOOP of that many rows, with labels of its own."""
+    text = QLOOP.replace("xNx", f"x{rows}x")
+    for label in ("loop", "together", "apart", "back"):
+        text = text.replace(f"{{{label}}}", f"{{{name}_{label}}}").replace(f"{label}:\n", f"{name}_{label}:\n")
+    return text
+
 
 class CountSass(unittest.TestCase):
     def test_one_turn_of_a_loop_is_counted_per_weight(self):
         (loop,) = count(LOOP).loops
         self.assertEqual((loop.at, loop.rows, loop.weights, loop.instructions), (0x10, 8, 512, 12))
-        self.assertEqual(
-            loop.pipes, {"alu": 5, "fma": 1, "xu": 1, "tensor": 2, "lsu": 1, "uniform": 0, "other": 2}
-        )
+        self.assertEqual(loop.pipes, {"alu": 5, "fma": 1, "xu": 1, "tensor": 2, "lsu": 1, "uniform": 0, "other": 2})
         self.assertEqual((loop.per_weight, loop.alu_per_weight), (0.75, 5 / 16))
 
     def test_hmmas_with_one_a_operand_multiply_the_same_weights(self):
@@ -76,9 +112,33 @@ class CountSass(unittest.TestCase):
         (loop,) = count(wide).loops
         self.assertEqual((loop.rows, loop.weights, loop.instructions), (16, 512, 14))
 
+    def test_a_qgmma_multiplies_16_x_32_weights_of_a_warp(self):
+        for rows in (8, 16, 24):
+            (loop,) = count(qloop(rows), FP8.format(8, 0, 0)).loops
+            self.assertEqual((loop.at, loop.rows, loop.weights, loop.instructions), (0, rows, 1024, 14))
+            self.assertEqual(loop.pipes, {"alu": 4, "fma": 1, "xu": 0, "tensor": 2, "lsu": 1, "uniform": 2, "other": 4})
+
+    def test_qgmmas_with_one_a_operand_multiply_the_same_weights(self):
+        (loop,) = count(qloop(8).replace("R52, R28", "R52, R24"), FP8.format(8, 0, 0)).loops
+        self.assertEqual((loop.rows, loop.weights), (16, 512))
+
+    def test_a_matrix_instruction_writes_all_registers_of_its_sums(self):
+        for rows, count_of in ((8, 4), (16, 8), (24, 12)):
+            (body,) = sass.parse(assemble(qloop(rows))).values()
+            written = next(i for i in body if i.name == "QGMMA").written
+            self.assertEqual(list(written), list(range(40, 40 + count_of)))
+        # The last of twelve is the next operand: other weights.
+        (loop,) = count(qloop(24).replace("R52, R28", "R60, R24").replace("R40, R24", "R16, R24")).loops
+        self.assertEqual((loop.rows, loop.weights), (24, 1024))
+
+    def test_a_warp_that_is_together_goes_on_behind_a_jump_for_those_that_are_not(self):
+        self.assertEqual(count(qloop(8), FP8.format(8, 0, 0)).loops[0].instructions, 14)
+        other = qloop(8).replace("BRA.DIV UR4,", "@P3 BRA")
+        self.assertEqual(count(other, FP8.format(8, 0, 0)).loops[0].instructions, 14 + 5)
+
     def test_weights_that_are_multiplied_unevenly_are_refused(self):
         uneven = LOOP.replace("HMMA.16816.F32 R24, R16, R4, R24", "HMMA.16816.F32 R24, R16, R4, R24\n" * 2)
-        with self.assertRaisesRegex(sass.Unreadable, r"multiplied \[1, 2\] times"):
+        with self.assertRaisesRegex(sass.Unreadable, r"multiplied with \[8, 16\] rows"):
             count(uneven)
 
     def test_a_loop_without_hmma_is_not_counted(self):
@@ -94,17 +154,27 @@ class CountSass(unittest.TestCase):
     def test_hmmas_in_no_loop_are_a_problem(self):
         more = "HMMA.16816.F32 R28, R16, R6, R28\n"
         kernel = count(LOOP.replace("EXIT", more * 2 + "EXIT"))
-        self.assertEqual(kernel.stray, [(0xD0, 2)])
-        self.assertIn("HMMAs at 0xd0 lie in no loop", "\n".join(count_sass.problems([kernel])))
+        self.assertEqual(kernel.stray, [(0xD0, {"HMMA.16816.F32": 2})])
+        self.assertIn("HMMA.16816.F32 at 0xd0 in no loop", "\n".join(count_sass.problems([kernel])))
 
     def test_the_odd_step_behind_a_loop_of_two_is_no_problem_and_a_second_one_is(self):
         more = "HMMA.16816.F32 R28, R16, R6, R28\n"
         kernel = count(LOOP.replace("EXIT", more + "EXIT"))
-        self.assertEqual(kernel.stray, [(0xD0, 1)])
+        self.assertEqual(kernel.stray, [(0xD0, {"HMMA.16816.F32": 1})])
         self.assertEqual(count_sass.problems([kernel]), [])
         kernel = count(LOOP.replace("EXIT", more + "@P1 BRA {end}\n" + more + "end:\n EXIT"))
         self.assertEqual(len(kernel.stray), 2)
-        self.assertIn("lie in no loop", "\n".join(count_sass.problems([kernel])))
+        self.assertIn("in no loop", "\n".join(count_sass.problems([kernel])))
+
+    def test_half_a_stage_behind_a_loop_is_no_problem_if_the_loop_has_its_shape(self):
+        tail = "QGMMA.64x{}x32.F32.E5M2.E4M3 R32, R28, gdesc[UR12], RZ, !UPT, gsb0\n EXIT"
+        for tails, fine in (((8, 16, 24), True), ((8, 8, 24), False), ((8, 16, 32), False)):
+            loops = (qloop(n, f"of_{n}").replace("EXIT", tail.format(t)) for n, t in zip((8, 16, 24), tails))
+            kernel = count("\n".join(loops), FP8.format(8, 6, 3))
+            expected = [{f"QGMMA.64x{t}x32.F32.E5M2.E4M3": 1} for t in tails]
+            self.assertEqual([multiplies for _, multiplies in kernel.stray], expected)
+            found = [text for text in count_sass.problems([kernel]) if "in no loop" in text]
+            self.assertEqual(len(found), 0 if fine else 1, tails)
 
     def test_a_wait_that_succeeds_at_once_costs_its_own_instructions_only(self):
         aside = LOOP.replace("LDS.128", "SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [R5], R6\n @!P1 BRA {cold}\n go:\n LDS.128")
@@ -148,9 +218,11 @@ class CountSass(unittest.TestCase):
             count(LOOP.replace("BREV", "FROB"))
 
     def test_matrix_instructions_of_unknown_size_are_refused(self):
-        for other in ("HMMA.1688.F32", "HGMMA.64x8x16.F32", "QGMMA.64x8x32.F32", "IMMA.16832.S8.S8"):
+        for other in ("HMMA.1688.F32", "HGMMA.64x8x16.F32", "QGMMA.64x8x64.F32", "IMMA.16832.S8.S8"):
             with self.assertRaisesRegex(sass.Unreadable, "unknown", msg=other):
                 count(LOOP.replace("HMMA.16816.F32 R28", f"{other} R28"))
+        with self.assertRaisesRegex(sass.Unreadable, "unknown"):
+            count(qloop(8).replace("R52, R28", "R52, gdesc[UR20]"))  # weights from shared memory are of all four warps
 
     def test_lines_that_are_no_instructions_are_refused(self):
         with self.assertRaisesRegex(sass.Unreadable, "not an instruction"):
@@ -172,33 +244,77 @@ class CountSass(unittest.TestCase):
 
     def test_a_loop_below_its_limits_passes_and_one_above_is_named(self):
         self.assertEqual(count_sass.problems([count(LOOP)]), [])
-        place = "experts<mxfp4, 4>: loop at 0x10 for 8 rows"
+        place = "experts<fp16, mxfp4, 4>: loop at 0x10 for 8 rows"
         long = count(LOOP.replace("BREV", "FMUL R9, R9, R9\n" * 20 + "BREV"))
-        self.assertEqual(count_sass.problems([long]), [f"{place}: 2.000 thread instructions a weight, at most 1.9"])
+        self.assertEqual(count_sass.problems([long]), [f"{place}: 2.000 thread instructions a weight, at most 1.95"])
         alu = count(LOOP.replace("BREV", "SHF.L.U32 R9, R9, 0x1, RZ\n" * 10 + "BREV"))
-        self.assertEqual(count_sass.problems([alu]), [f"{place}: 0.938 ALU slots a weight, at most 0.87"])
+        self.assertEqual(count_sass.problems([alu]), [f"{place}: 0.938 ALU slots a weight, at most 0.89"])
 
-    def test_a_kernel_for_two_widths_must_have_loops_of_both(self):
+    def test_limits_are_those_of_the_arithmetic_and_the_rows(self):
+        muls, shifts = ("FMUL R9, R9, R9\n", 14), ("SHF.L.U32 R9, R9, 0x1, RZ\n", 4)  # with those that QLOOP has
+        for rows, total, alu in ((8, 1.93, 0.8), (16, 2.33, 0.72), (24, 2.79, 0.72)):
+            for (more, has), most, what in ((muls, total, "thread instructions"), (shifts, alu, "ALU slots")):
+                fits = int(most * 1024 / 32)
+                found = []
+                for slots in (fits, fits + 1):
+                    code = qloop(rows).replace("FFMA", more * (slots - has) + "FFMA")
+                    found += count_sass.problems([count(code, FP8.format(8, 6, 3))])
+                place = f"experts<fp8, mxfp4, 8, 6>: loop at 0x0 for {rows} rows"
+                expected = [f"{place}: {(fits + 1) / 32:.3f} {what} a weight, at most {most}"]
+                self.assertEqual([text for text in found if "at most" in text], expected)
+
+    def test_a_kernel_must_have_loops_for_all_its_rows(self):
         found = count_sass.problems([count(LOOP, BOTH)])
-        self.assertEqual(found, ["experts<nvfp4, 7, 5>: no loop for 16 rows, though it has a pace for them"])
+        self.assertEqual(found, ["experts<fp16, nvfp4, 7, 5>: no loop for 16 rows, of up to 16"])
+        found = count_sass.problems([count(qloop(8) + qloop(16, "wide"), FP8.format(8, 6, 3))])
+        self.assertEqual(found, ["experts<fp8, mxfp4, 8, 6>: no loop for 24 rows, of up to 24"])
+        for kernel, rows, missing in (
+            (FP8.format(8, 0, 0), (8,), []),
+            (FP8.format(8, 4, 2), (8, 16), []),
+            (FP8.format(8, 4, 2), (16,), ["8"]),
+            (FP8.format(8, 6, 3), (8, 16, 24), []),
+            (FP8.format(8, 6, 3), (8, 24), ["16"]),
+            (FP8.format(8, 6, 3), (8,), ["16", "24"]),
+        ):
+            found = count_sass.problems([count("\n".join(qloop(n, f"of_{n}") for n in rows), kernel)])
+            self.assertEqual([re.search(r"no loop for (\d+) rows", text)[1] for text in found], missing)
 
     def test_a_kernel_without_a_limit_is_a_problem(self):
         found = count_sass.problems([count(LOOP, "_ZN5moxie6other_EvNS1_4CallE")])
         self.assertIn("no limit", found[0])
 
     def test_names_are_read_from_symbols(self):
-        self.assertEqual(count_sass.name_of(NARROW), ("experts", ("mxfp4",), (), ("4",)))
-        self.assertEqual(count_sass.name_of(BOTH), ("experts", ("nvfp4",), (), ("7", "5")))
-        self.assertEqual(count_sass.name_of("_ZN5moxie4cuda4sm908tap_actsENS1_4CallE"), ("tap_acts", (), (), ()))
-        self.assertEqual(count_sass.name_of("plain"), ("plain", (), (), ()))
+        for symbol, expected in (
+            (NARROW, ("experts", ("fp16", "mxfp4"), (), ("4",), 1)),
+            (BOTH, ("experts", ("fp16", "nvfp4"), (), ("7", "5"), 2)),
+            (FP8.format(8, 0, 0), ("experts", ("fp8", "mxfp4"), (), ("8",), 1)),
+            (FP8.format(8, 6, 3), ("experts", ("fp8", "mxfp4"), (), ("8", "6"), 3)),
+            ("_ZN5moxie4cuda4sm908tap_actsENS1_4CallE", ("tap_acts", (), (), (), 0)),
+            ("plain", ("plain", (), (), (), 0)),
+        ):
+            self.assertEqual(count_sass.name_of(symbol), expected)
         convert = "_ZN5moxie4cuda4sm907convertILNS_11BlockFormatE1ELNS2_9DirectionE0EEEvNS2_3JobE"
-        self.assertEqual(count_sass.name_of(convert), ("convert", ("nvfp4",), ("Direction 0",), ()))
+        self.assertEqual(count_sass.name_of(convert), ("convert", ("nvfp4",), ("Direction 0",), (), 0))
+
+    def test_labels_tell_arithmetic_format_and_stages_in_flight(self):
+        labels = [count("EXIT", symbol).label for symbol in (NARROW, BOTH, FP8.format(8, 6, 3), "plain")]
+        expected = ["experts<fp16, mxfp4, 4>", "experts<fp16, nvfp4, 7, 5>", "experts<fp8, mxfp4, 8, 6>", "plain"]
+        self.assertEqual(labels, expected)
+
+    def test_experts_with_other_arguments_are_refused(self):
+        for symbol in (
+            FP8.replace("3Fp8", "3Fp9").format(8, 6, 3),
+            FP8.format(8, 6, 3).replace("ELi3E", "E"),
+            "_ZN5moxie4cuda4sm907expertsILNS_11BlockFormatE0ELi7ELi5ELi2EEEvNS1_4CallE",
+        ):
+            with self.assertRaisesRegex(sass.Unreadable, "its template arguments are unknown", msg=symbol):
+                count_sass.name_of(symbol)
 
     def test_the_table_has_a_line_for_equal_loops_and_one_for_a_kernel_without_a_loop(self):
         twice = LOOP.replace("EXIT", LOOP.replace("loop", "again"))
         once = LOOP.replace("loop", "third").replace("BREV", "NOP\n BREV")
         lines = count_sass.table([count(twice.replace("EXIT", once)), count("EXIT", "plain")]).splitlines()
-        start = "| `experts<mxfp4, 4>` | 96 | 0 | 8 |"
+        start = "| `experts<fp16, mxfp4, 4>` | 96 | 0 | 8 |"
         self.assertEqual(lines[2], f"{start} 2 | 512 | 0.750 | 0.312 | 5 | 1 | 1 | 2 | 1 | 0 | 2 |")
         self.assertEqual(lines[3], f"{start} 1 | 512 | 0.812 | 0.312 | 5 | 1 | 1 | 2 | 1 | 0 | 3 |")
         self.assertEqual(lines[4].split("|")[1:4], [" `plain` ", " 96 ", " 0 "])

@@ -27,6 +27,7 @@ class Multiplier {
       Segment& segment = shared_.segments[at.place];
       if (segment.phase == kNothing) return;
       note_begin(segment);
+      __syncwarp();  // said aloud: it lets the compiler keep the ring's state in uniform registers
       if (segment.phase == kCombine) {
         combine(call_, segment.unit, segment.end, multiplier_thread());
       } else if (segment.phase == kGateUp) {
@@ -41,9 +42,7 @@ class Multiplier {
  private:
   // A rehearsal begins nothing.
   __device__ __forceinline__ void note_begin(const Segment& segment) {
-    if (multiplier_thread() != 0 || segment.end == segment.unit) return;
-    if (segment.chunk != begun_) return;
-    ++begun_;
+    if (multiplier_thread() != 0 || segment.begins == 0) return;
     arrive(sync_.chunk_begun[turn_]);
     turn_ = (turn_ + 1) % Queue::kSize;
   }
@@ -53,8 +52,8 @@ class Multiplier {
     if (segment.same_rows == 0) {
       synchronise<1, kThreads>();  // nobody needs the rows before them any more
       multiply_.template bring<kPhase>(segment);
-    } else if (multiplier_thread() < segment.rows) {
-      segment.amax[multiplier_thread()] = shared_.amax[multiplier_thread()];
+    } else {
+      multiply_.keep(segment);
     }
     synchronise<1, kThreads>();
     const std::uint32_t units = segment.end - segment.unit;
@@ -71,8 +70,7 @@ class Multiplier {
   TSync sync_;
   Shared& shared_;
   Multiply<TArithmetic, kTiles, TSync> multiply_;
-  std::uint32_t begun_ = 0;  // the chunk that comes next
-  std::uint32_t turn_ = 0;   // its place
+  std::uint32_t turn_ = 0;  // of the chunk that is begun next
 };
 
 // Whether a block begins before the kernel in front of it is done.
@@ -107,7 +105,7 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
       }
       scout.run();
     } else {
-      Finisher<TArithmetic::kJoined, BlockSync>(call, sync, shared, base + memory.sums).run();
+      Finisher<TArithmetic, BlockSync>(call, sync, shared, base + memory.sums).run();
     }
   }
 }

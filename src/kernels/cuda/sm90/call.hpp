@@ -24,12 +24,15 @@ struct Item {
   std::uint32_t slot[kMostRows];  // the rows'
 };
 
+inline constexpr std::uint32_t kFirstExperts = 12;
+
 // Counters that the slots kernel clears and the experts kernel counts.
-struct Progress {
+struct alignas(16) Progress {
   std::uint32_t items;
   std::uint32_t wide;  // items of call.wide_rows rows instead of 8
   std::uint32_t ticket;
-  std::uint32_t down_units;  // finished
+  std::uint32_t down_units;                    // finished
+  std::uint32_t first_experts[kFirstExperts];  // of the first items, once more
 };
 
 struct Workspace {

@@ -31,11 +31,19 @@ __device__ __forceinline__ void store_y(const MutableMatrixRef& y, std::uint64_t
   for (int i = 0; i < 4; ++i) to[i] = __float2bfloat16_rn(values[i]);
 }
 
+// All rows of down lie there, for all threads that combine.
+__device__ __forceinline__ void wait_for_down(const Call& call, std::uint32_t thread) {
+  const Progress& progress = *call.work.progress;
+  if (thread == 0) wait_for_count(&progress.down_units, progress.items * call.experts.down.units);
+  synchronise<1, kThreads>();
+}
+
 // Units are kCombineColumns columns of a token; by kThreads threads. The loads of kAtOnce choices
-// of kUnits units are on their way together.
+// of kUnits units are on their way together; which choices count, and for how much, is known
+// before the rows are there.
 template <std::uint32_t kUnits>
 __device__ __forceinline__ void combine_units(const Call& call, std::uint32_t first,
-                                              std::uint32_t thread) {
+                                              std::uint32_t thread, bool waits) {
   constexpr std::uint32_t kAtOnce = 8 / kUnits;
   const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
   const auto top_k = static_cast<std::uint32_t>(call.args.shape.top_k);
@@ -43,6 +51,7 @@ __device__ __forceinline__ void combine_units(const Call& call, std::uint32_t fi
   float4 sum[kUnits] = {};
   for (std::uint32_t base = 0; base < top_k; base += kAtOnce) {
     float weight[kUnits][kAtOnce];
+    std::uint32_t counts = 0;  // a bit for each
     float4 value[kUnits][kAtOnce];
 #pragma unroll
     for (std::uint32_t u = 0; u < kUnits; ++u) {
@@ -51,13 +60,21 @@ __device__ __forceinline__ void combine_units(const Call& call, std::uint32_t fi
 #pragma unroll
       for (std::uint32_t i = 0; i < kAtOnce; ++i) {
         const std::uint32_t slot = token * top_k + base + i;
-        const bool counts =
-            base + i < top_k && column < hidden && call.work.expert_of_slot[slot] >= 0;
-        // Minus zero adds nothing to any sum, not even to another minus zero.
-        weight[u][i] = 1.0F;
+        const bool there = base + i < top_k && column < hidden;
+        weight[u][i] = there ? call.args.topk_weights[slot] : 1.0F;
+        if (there && call.work.expert_of_slot[slot] >= 0) counts |= 1U << (u * kAtOnce + i);
+      }
+    }
+    if (waits && base == 0) wait_for_down(call, thread);
+#pragma unroll
+    for (std::uint32_t u = 0; u < kUnits; ++u) {
+      const std::uint32_t token = (first + u) / parts;
+      const std::uint32_t column = (first + u) % parts * kCombineColumns + thread * 4;
+#pragma unroll
+      for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+        const std::uint32_t slot = token * top_k + base + i;
         value[u][i] = make_float4(-0.0F, -0.0F, -0.0F, -0.0F);
-        if (!counts) continue;
-        weight[u][i] = call.args.topk_weights[slot];
+        if ((counts >> (u * kAtOnce + i) & 1U) == 0) continue;
         value[u][i] = __ldcg(reinterpret_cast<const float4*>(
             call.work.down + std::uint64_t{slot} * hidden + column));
       }
@@ -66,10 +83,12 @@ __device__ __forceinline__ void combine_units(const Call& call, std::uint32_t fi
     for (std::uint32_t u = 0; u < kUnits; ++u) {
 #pragma unroll
       for (std::uint32_t i = 0; i < kAtOnce; ++i) {
-        sum[u].x += weight[u][i] * value[u][i].x;
-        sum[u].y += weight[u][i] * value[u][i].y;
-        sum[u].z += weight[u][i] * value[u][i].z;
-        sum[u].w += weight[u][i] * value[u][i].w;
+        // Minus zero adds nothing to any sum, not even to another minus zero.
+        const float factor = (counts >> (u * kAtOnce + i) & 1U) != 0 ? weight[u][i] : 1.0F;
+        sum[u].x += factor * value[u][i].x;
+        sum[u].y += factor * value[u][i].y;
+        sum[u].z += factor * value[u][i].z;
+        sum[u].w += factor * value[u][i].w;
       }
     }
   }
@@ -84,8 +103,9 @@ __device__ __forceinline__ void combine_units(const Call& call, std::uint32_t fi
 
 __device__ inline void combine(const Call& call, std::uint32_t first, std::uint32_t end,
                                std::uint32_t thread) {
-  for (; first + 2 <= end; first += 2) combine_units<2>(call, first, thread);
-  if (first < end) combine_units<1>(call, first, thread);
+  bool waits = true;
+  for (; first + 2 <= end; first += 2, waits = false) combine_units<2>(call, first, thread, waits);
+  if (first < end) combine_units<1>(call, first, thread, waits);
 }
 
 }  // namespace moxie::cuda::sm90

@@ -15,9 +15,10 @@
 
 namespace moxie::cuda::sm90 {
 
-// kJoined: splits that a warp has joined before.
-template <std::uint32_t kJoined, class TSync>
+template <class TArithmetic, class TSync>
 class Finisher {
+  static constexpr std::uint32_t kJoined = TArithmetic::kJoined;
+
  public:
   __device__ Finisher(const Call& call, TSync sync, Shared& shared, std::uint32_t sums)
       : call_(call),
@@ -87,7 +88,7 @@ class Finisher {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       slot[i] = segment.slot[token + i];
-      lower[i] = row_scale(segment.amax[token + i]).lower;
+      lower[i] = TArithmetic::kLifts ? row_scale(segment.amax[token + i]).lower : 1.0F;
     }
 #pragma unroll 1
     for (std::uint32_t part = parts == 1 ? (warp_ + turn_.place) % 2 : warp_; part < parts;

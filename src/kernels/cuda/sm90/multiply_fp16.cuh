@@ -17,6 +17,7 @@ template <BlockFormat kOfWeights>
 struct Fp16 {
   static constexpr BlockFormat kFormat = kOfWeights;
   static constexpr std::uint32_t kJoined = 1;  // splits whose sums leave a warp as one
+  static constexpr bool kLifts = true;         // rows are multiplied by a power of two
 };
 
 template <BlockFormat kFormat, int kTiles, class TSync>
@@ -46,6 +47,12 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
     lift_rows(place, multiplier_thread(), rows.columns);
     if (multiplier_thread() < segment.rows)
       shared_.amax[multiplier_thread()] = segment.amax[multiplier_thread()];
+  }
+
+  // The rows of the segment before this one are its own.
+  __device__ void keep(Segment& segment) const {
+    if (multiplier_thread() < segment.rows)
+      segment.amax[multiplier_thread()] = shared_.amax[multiplier_thread()];
   }
 
   template <std::uint32_t kPhase, int kUsed>

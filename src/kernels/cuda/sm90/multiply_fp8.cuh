@@ -16,15 +16,15 @@ namespace moxie::cuda::sm90 {
 struct Fp8 {
   static constexpr BlockFormat kFormat = BlockFormat::mxfp4;
   static constexpr std::uint32_t kJoined = 2;  // splits whose sums leave a warp as one
+  static constexpr bool kLifts = false;
 };
 
 template <int kTiles, class TSync>
 class Multiply<Fp8, kTiles, TSync> {
  public:
-  __device__ Multiply(const Call& call, TSync sync, Shared& shared, std::uint32_t base)
+  __device__ Multiply(const Call& call, TSync sync, Shared& /*shared*/, std::uint32_t base)
       : call_(call),
         sync_(sync),
-        shared_(shared),
         warp_(__shfl_sync(0xFFFFFFFFU, multiplier_thread() / 32, 0)),
         lane_(threadIdx.x % 32),
         sums_(base + memory_of<kTiles>(call).sums + lane_ * 16),
@@ -34,15 +34,14 @@ class Multiply<Fp8, kTiles, TSync> {
 
   template <std::uint32_t kPhase>
   __device__ void bring(Segment& segment) {
-    constexpr std::uint32_t kOne = 134U << 23;  // no row is lifted: see row_scale()
     const RowsOf rows = kPhase == kGateUp ? rows_of_x(call_) : rows_of_act(call_);
     stage_fp8<kTiles>(rows,
                       {.to = rows_, .scales = scales_, .count = segment.rows, .row = segment.row},
                       multiplier_thread());
-    if (multiplier_thread() < segment.rows)
-      segment.amax[multiplier_thread()] = shared_.amax[multiplier_thread()] = kOne;
     fence_for_tensor_cores();
   }
+
+  __device__ void keep(Segment& /*segment*/) const {}
 
   template <std::uint32_t kPhase, int kUsed>
   __device__ __forceinline__ void unit() {
@@ -71,16 +70,20 @@ class Multiply<Fp8, kTiles, TSync> {
       Fp8Step<kUsed> b;
       const std::uint32_t at = ring_.wait() + offset;
       a.load(at, tile, lane_);
-      b.load(at + apart, tile, lane_);
-      ring_.release();
-      wgmma_fence();
-      a.start(rows_a, kGroup, scales_a);
       if constexpr (kUsed > 2) {  // one after the other: fewer registers
+        wgmma_fence();
+        a.start(rows_a, kGroup, scales_a);
         wgmma_wait<0>();
         a.add_to(sums);
+        b.load(at + apart, tile, lane_);
+        ring_.release();
         wgmma_fence();
         b.start(rows_b, kGroup, scales_b);
       } else {
+        b.load(at + apart, tile, lane_);
+        ring_.release();
+        wgmma_fence();
+        a.start(rows_a, kGroup, scales_a);
         b.start(rows_b, kGroup, scales_b);
         wgmma_wait<1>();
         a.add_to(sums);
@@ -114,7 +117,6 @@ class Multiply<Fp8, kTiles, TSync> {
  private:
   const Call& call_;
   TSync sync_;
-  Shared& shared_;
   std::uint32_t warp_;
   std::uint32_t lane_;
   std::uint32_t sums_;  // the lane's, in the first buffer

@@ -76,6 +76,7 @@ class Schedule {
 struct Queue {
   static constexpr int kSize = 4;
   Chunk chunks[kSize];
+  std::uint32_t first_experts[kFirstExperts];  // for the thread that takes chunks
 };
 
 }  // namespace moxie::cuda::sm90

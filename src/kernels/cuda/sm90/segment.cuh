@@ -28,8 +28,9 @@ __device__ __forceinline__ std::uint32_t multiplier_thread() {
 
 struct Segment {
   std::uint32_t phase;
-  std::uint32_t chunk;  // number
-  std::uint32_t unit;   // of the item; of the phase for kCombine
+  std::uint32_t chunk;   // number
+  std::uint32_t begins;  // 1: the first of its chunk
+  std::uint32_t unit;    // of the item; of the phase for kCombine
   std::uint32_t end;
   std::uint32_t item;
   std::uint32_t expert;

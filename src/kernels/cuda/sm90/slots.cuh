@@ -68,6 +68,7 @@ __device__ inline std::uint32_t make_items(const Call& call, std::uint32_t* coun
       const std::uint32_t item = end - items + i;
       const std::uint32_t left = count - i * item_rows;
       call.work.items[item].expert = expert;
+      if (item < kFirstExperts) call.work.progress->first_experts[item] = expert;
       call.work.items[item].rows = left < item_rows ? left : item_rows;
       call.work.gate_up_units[item] = 0;
     }
@@ -76,7 +77,11 @@ __device__ inline std::uint32_t make_items(const Call& call, std::uint32_t* coun
     if (threadIdx.x == kSlotThreads - 1) before = end;
     __syncthreads();
   }
-  if (threadIdx.x == 0) *call.work.progress = {before, wide ? 1U : 0U, 0, 0};
+  if (threadIdx.x == 0) {
+    Progress& progress = *call.work.progress;
+    progress.items = before, progress.wide = wide ? 1 : 0;
+    progress.ticket = progress.down_units = 0;
+  }
   return item_rows;
 }
 

@@ -21,6 +21,9 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
   // The first chunk's number and the count of items are on their way together.
   std::uint32_t ticket = atomicAdd(&call.work.progress->ticket, 1U);
   const Schedule schedule(call, call.work.progress->items);
+#pragma unroll
+  for (std::uint32_t i = 0; i < kFirstExperts; ++i)
+    queue.first_experts[i] = call.work.progress->first_experts[i];
   constexpr std::uint32_t kPlaceBytes = kWarps * step_bytes(kFormat);
   Place<TSync::kPlaces> at{.parity = 1};  // the ring is empty
   Place<Queue::kSize> turn;
@@ -44,8 +47,10 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
     const std::byte* from = nullptr;
     for (std::uint32_t left = chunk.end - chunk.unit; left > 0; --left) {
       if (from == nullptr) {
-        from = call.args.weights.blobs + call.work.items[item].expert * call.args.weights.stride +
-               product.offset + unit * product.unit_bytes;
+        const std::uint32_t expert =
+            item < kFirstExperts ? queue.first_experts[item] : call.work.items[item].expert;
+        from = call.args.weights.blobs + expert * call.args.weights.stride + product.offset +
+               unit * product.unit_bytes;
       }
       for (std::uint32_t stage = 0; stage < product.stages; ++stage) {
         const std::uint32_t bytes = product.warps_in(stage) * step_bytes(kFormat);
@@ -82,9 +87,11 @@ class Scout {
         return;
       }
       if (chunk.phase == kCombine) {
-        wait_for_count(&call_.work.progress->down_units,
-                       call_.work.progress->items * call_.experts.down.units);
-        publish({.phase = kCombine, .chunk = number, .unit = chunk.unit, .end = chunk.end});
+        publish({.phase = kCombine,
+                 .chunk = number,
+                 .begins = 1,
+                 .unit = chunk.unit,
+                 .end = chunk.end});
         continue;
       }
       const std::uint32_t units = product_of(call_, chunk.phase).units;
@@ -93,6 +100,7 @@ class Scout {
         const std::uint32_t end = min(chunk.end, (item + 1) * units);
         publish({.phase = chunk.phase,
                  .chunk = number,
+                 .begins = unit == chunk.unit ? 1U : 0U,
                  .unit = unit - item * units,
                  .end = end - item * units,
                  .item = item,
@@ -108,6 +116,7 @@ class Scout {
   struct Head {
     std::uint32_t phase = kNothing;
     std::uint32_t chunk = 0;
+    std::uint32_t begins = 0;
     std::uint32_t unit = 0;
     std::uint32_t end = 0;
     std::uint32_t item = 0;
@@ -132,7 +141,8 @@ class Scout {
     Segment& to = shared_.segments[at_.place];
     if (has_row) to.slot[lane] = slot, to.row[lane] = row, to.amax[lane] = 0;
     if (lane == 0) {
-      to.phase = head.phase, to.chunk = head.chunk, to.unit = head.unit, to.end = head.end;
+      to.phase = head.phase, to.chunk = head.chunk, to.begins = head.begins;
+      to.unit = head.unit, to.end = head.end;
       to.item = head.item, to.expert = head.expert, to.rows = head.rows;
       to.same_rows = same ? 1 : 0;
     }
