@@ -22,7 +22,7 @@ constexpr std::uint64_t kAheadBytes = std::uint64_t{128} << 20;
 // What each of so many files gathers before it is written: out of the slack half, or nothing where
 // writes would become small.
 std::size_t direct_bytes_of(std::uint64_t memory_bytes, std::uint64_t files) {
-  constexpr std::uint64_t kLeast = std::uint64_t{256} << 10;
+  constexpr std::uint64_t kLeast = std::uint64_t{1} << 18;
   constexpr std::uint64_t kMost = std::uint64_t{4} << 20;
   const std::uint64_t share = std::min(memory_bytes / 4 / files, kMost);
   return share < kLeast ? 0 : share / StagedFile::kDirectUnit * StagedFile::kDirectUnit;
