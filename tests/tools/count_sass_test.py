@@ -246,13 +246,13 @@ class CountSass(unittest.TestCase):
         self.assertEqual(count_sass.problems([count(LOOP)]), [])
         place = "experts<fp16, mxfp4, 4>: loop at 0x10 for 8 rows"
         long = count(LOOP.replace("BREV", "FMUL R9, R9, R9\n" * 20 + "BREV"))
-        self.assertEqual(count_sass.problems([long]), [f"{place}: 2.000 thread instructions a weight, at most 1.95"])
+        self.assertEqual(count_sass.problems([long]), [f"{place}: 2.000 thread instructions a weight, at most 1.9"])
         alu = count(LOOP.replace("BREV", "SHF.L.U32 R9, R9, 0x1, RZ\n" * 10 + "BREV"))
-        self.assertEqual(count_sass.problems([alu]), [f"{place}: 0.938 ALU slots a weight, at most 0.89"])
+        self.assertEqual(count_sass.problems([alu]), [f"{place}: 0.938 ALU slots a weight, at most 0.8"])
 
     def test_limits_are_those_of_the_arithmetic_and_the_rows(self):
         muls, shifts = ("FMUL R9, R9, R9\n", 14), ("SHF.L.U32 R9, R9, 0x1, RZ\n", 4)  # with those that QLOOP has
-        for rows, total, alu in ((8, 1.93, 0.8), (16, 2.33, 0.72), (24, 2.79, 0.72)):
+        for rows, total, alu in ((8, 1.73, 0.54), (16, 2.12, 0.54), (24, 2.53, 0.54)):
             for (more, has), most, what in ((muls, total, "thread instructions"), (shifts, alu, "ALU slots")):
                 fits = int(most * 1024 / 32)
                 found = []
