@@ -49,9 +49,8 @@ bool fuses_expert_parallelism(std::string_view moe) {
   std::ranges::transform(lower, lower.begin(), [](char letter) {
     return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
   });
-  return std::ranges::any_of(kFused, [&](std::string_view name) {
-    return lower.find(name) != std::string::npos;
-  });
+  return std::ranges::any_of(
+      kFused, [&](std::string_view name) { return lower.find(name) != std::string::npos; });
 }
 
 std::vector<TupleMismatch> mismatches(const VettedTuple& tuple, const EngineProblem& problem) {

@@ -45,8 +45,8 @@ void require_own_groups(const ShardPlan& plan, const LayerExperts& layer, FileLa
   for (const std::uint64_t width :
        {axis.local.value, axis.kernel.value, axis.original.value, plan.hidden}) {
     if (width % group == 0) continue;
-    refuse(layer.layer, "format", planned + " or widths that are multiples of " +
-                                      std::to_string(group),
+    refuse(layer.layer, "format",
+           planned + " or widths that are multiples of " + std::to_string(group),
            found + ", whose groups of " + std::to_string(group) + " do not divide the width " +
                std::to_string(width),
            std::string(kLeaveOut));

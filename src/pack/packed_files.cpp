@@ -52,10 +52,9 @@ class FileChoice {
       note_draft_blocks();
     }
     if (layers.empty()) {
-      throw Error(ErrorCode::input,
-                  {.code = "MOXIE-M011",
-                   .message = "there is no layer with expert tensors to pack",
-                   .where = {.file = model_.checkpoint.path().string()}});
+      throw Error(ErrorCode::input, {.code = "MOXIE-M011",
+                                     .message = "there is no layer with expert tensors to pack",
+                                     .where = {.file = model_.checkpoint.path().string()}});
     }
     chosen_.layers.assign(layers.begin(), layers.end());
   }

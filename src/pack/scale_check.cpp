@@ -68,11 +68,10 @@ void check_tile_scales(const Checkpoint& checkpoint, const TensorInfo& tensor,
                        std::span<const std::byte> out) {
   const std::size_t bad = first_bad_scale(BlockFormat::mxfp4, out);  // E8M0 all the same
   if (bad == out.size()) return;
-  refuse_scale(
-      BlockFormat::mxfp4,
-      {.file = checkpoint.files()[tensor.file].path.string(), .tensor = tensor.name},
-      part.first_row + first_row + bad / part.row_bytes, part.first_byte + bad % part.row_bytes,
-      out[bad]);
+  refuse_scale(BlockFormat::mxfp4,
+               {.file = checkpoint.files()[tensor.file].path.string(), .tensor = tensor.name},
+               part.first_row + first_row + bad / part.row_bytes,
+               part.first_byte + bad % part.row_bytes, out[bad]);
 }
 
 Place place_of(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,

@@ -32,7 +32,8 @@ std::vector<Finding> check_names(const PackedRank& rank) {
     if (name != kFilesFile && !rank.files.contains(name)) report(name, "file is not in files.json");
   }
   for (const auto& [name, record] : rank.files) {
-    if (!layer_of_file(name) && name != kTopFile) report(name, "files.json names a file that is no layer's");
+    if (!layer_of_file(name) && name != kTopFile)
+      report(name, "files.json names a file that is no layer's");
   }
   return findings;
 }

@@ -16,7 +16,8 @@ namespace moxie {
 // Names of everything in a folder, hidden entries too.
 std::set<std::string> names_in(const std::filesystem::path& folder);
 
-// A rank's folder holds the files that its list names, one per layer and one of what belongs to none, nothing else.
+// A rank's folder holds the files that its list names, one per layer and one of what belongs to
+// none, nothing else.
 std::vector<Finding> check_names(const PackedRank& rank);
 
 // Size and checksum of one listed file. Nothing for a file that is absent: that is for

@@ -118,12 +118,11 @@ class TensorComparison {
       return std::to_string(number) + (by_rows ? " rows" : " bytes of a row");
     };
     if (count > length - position || (last && position + count != length)) {
-      tally_.findings.push_back(finding("MOXIE-V006",
-                                        count > length - position
-                                            ? "real parts reach past the source"
+      tally_.findings.push_back(
+          finding("MOXIE-V006",
+                  count > length - position ? "real parts reach past the source"
                                             : "real parts do not cover the source",
-                                        rank, tensor.tensor.name, units(length),
-                                        units(position + count)));
+                  rank, tensor.tensor.name, units(length), units(position + count)));
       return false;
     }
     (by_rows ? part.first_row : part.first_byte) = position;
@@ -180,8 +179,8 @@ class TensorComparison {
       const auto packed = rank.bytes.subspan(row * part.row_bytes, part.row_bytes);
       const std::uint64_t real = row < part.real_rows ? part.real_row_bytes : 0;
       if (real > 0) {
-        const auto original = source.subspan(
-            (part.first_row + row) * part.source_row_bytes + part.first_byte, real);
+        const auto original =
+            source.subspan((part.first_row + row) * part.source_row_bytes + part.first_byte, real);
         if (rank.tensor->tensor.dtype == DType::f8_e8m0)
           check_tile_scales(source_.checkpoint, *rank.tensor->source, part, row, original);
         const std::size_t at = first_difference(original, packed.first(real));

@@ -275,8 +275,7 @@ class SetVerifier {
   // Stacked experts get names that the source does not have.
   [[nodiscard]] bool is_known(const std::string& name, std::optional<int> layer) const {
     return source_->checkpoint.find(name) != nullptr ||
-           (layer && (name == blobs_tensor_name(*layer) ||
-                      source_->require_layer(*layer).stacked));
+           (layer && (name == blobs_tensor_name(*layer) || source_->require_layer(*layer).stacked));
   }
 
   void release_pages() const {
