@@ -46,9 +46,7 @@ struct SumOrder {
 };
 
 struct KernelEntry {
-  std::string_view name;  // its address everywhere: "cpu.portable.experts"
-  Target target = Target::cpu;
-  LayoutKind layout = LayoutKind::linear;
+  std::string_view name;              // its address everywhere: "cpu.portable.experts"
   std::uint64_t inter_multiple = 1;   // local intermediate width is padded to this
   std::uint64_t hidden_multiple = 1;  // hidden must be a multiple of this
   std::uint64_t local_experts_most = ~std::uint64_t{0};
@@ -57,10 +55,12 @@ struct KernelEntry {
   std::span<const ActFormat> act_formats;
   SumOrder sum_order{};
   std::string_view route{};                // the routing kernel that goes with it
-  bool redundant_experts = false;          // calls leave choices to a rank that holds them too
-  bool fallback = false;                   // correct, and slow: a plan that takes it says so
-  bool built = false;                      // this binary holds its code
   std::span<const Target> more_targets{};  // that it runs on beside `target`
+  Target target = Target::cpu;
+  LayoutKind layout = LayoutKind::linear;
+  bool redundant_experts = false;  // calls leave choices to a rank that holds them too
+  bool fallback = false;           // correct, and slow: a plan that takes it says so
+  bool built = false;              // this binary holds its code
 
   [[nodiscard]] MOXIE_API bool runs_on(Target other) const;
 };

@@ -43,6 +43,8 @@ inline constexpr std::uint32_t kFlagBadLogits =
     2;  // a token had fewer than top_k logits that are numbers; it got ids -1
 inline constexpr std::uint32_t kFlagBadTokenId =
     4;  // a token id outside the hash table; the token got ids -1
+inline constexpr std::uint32_t kFlagBadRowCount =
+    8;  // rows of an expert below 0 or beyond their room; those beyond it were skipped
 
 // What quantising to nvfp4 did to one stage's blocks of 16 values. Ranks of one process add up.
 struct ActStage {

@@ -54,6 +54,19 @@ struct LayerIo {
   ActStats* act_stats = nullptr;  // of nvfp4: counts are written here unless null
 };
 
+// A call behind somebody else's dispatch: rows that were brought to one rank, sorted by its experts
+// in slot order. Memory as in LayerIo.
+struct RowsIo {
+  MatrixRef x;  // [rows, hidden] bf16 or f32; rows of no expert may hold anything
+  const std::int32_t* rows_of_expert = nullptr;  // [experts of the rank]
+  // From one expert's first row to the next one's; 0: an expert's rows begin where those of the
+  // expert before end.
+  std::uint64_t rows_apart = 0;
+  const float* row_scales = nullptr;  // [rows] of the result; null: rows are not weighted
+  MutableMatrixRef y;                 // [rows, hidden] f32 or bf16; rows of no expert become 0
+  std::uint32_t* flags = nullptr;     // one word; see kFlagBadRowCount
+};
+
 // The frozen global scales of nvfp4 activations of one rank, policy warmup.
 struct ActScales {
   float x = 0;
@@ -130,6 +143,14 @@ class MOXIE_API MoeLayer {
   // scales are the fallback, and every row is counted as guarded.
   [[nodiscard]] CallStatus forward(const LayerIo& io, std::span<std::byte> workspace,
                                    void* stream = nullptr) const noexcept;
+
+  // The same of rows that have been dispatched: y = scale * expert(x), row by row, with the bits
+  // that forward() gives a token whose one choice the expert is. For a layer that holds one rank;
+  // another gets bad_argument. Counts are read on the device, so a captured call serves any.
+  [[nodiscard]] CallStatus forward_rows(const RowsIo& io, std::span<std::byte> workspace,
+                                        void* stream = nullptr) const noexcept;
+  // Bytes of workspace for so many rows, those of no expert included.
+  [[nodiscard]] std::uint64_t rows_workspace_size(std::uint64_t rows) const;
 
   // nvfp4 activations, policy warmup. Measures: calls every rank held on these inputs and returns
   // `margin` * amax / 2688 for x and for what entered down, over valid slots only; a rank without

@@ -30,21 +30,19 @@ constexpr std::array kOtherGpus = {Target::sm100, Target::sm120};
 
 constexpr KernelEntry kKernels[] = {
     {.name = "cpu.portable.experts",
-     .target = Target::cpu,
-     .layout = LayoutKind::linear,
      .inter_multiple = 32,
      .hidden_multiple = 32,
      .formats = kBlockFormats,
      .act_formats = kPortableActFormats,
      .sum_order = {.lanes = 8, .block = 256},
      .route = "cpu.portable.route",
+     .target = Target::cpu,
+     .layout = LayoutKind::linear,
      .redundant_experts = true,
      .built = true},
     // FP8 tensor cores keep 13 bits below the largest product of 32: measured errors reach 2^-11.3
     // of their magnitudes, and 2^-10 is allowed.
     {.name = "cuda.sm90.experts.fp8",
-     .target = Target::sm90,
-     .layout = LayoutKind::linear,
      .inter_multiple = 64,
      .hidden_multiple = 64,
      .local_experts_most = 12'000,
@@ -53,12 +51,12 @@ constexpr KernelEntry kKernels[] = {
      .act_formats = kFp8ActFormats,
      .sum_order = {.lanes = 1, .block = 64, .coarse = 16384},
      .route = "cuda.portable.route",
+     .target = Target::sm90,
+     .layout = LayoutKind::linear,
      .built = MOXIE_CUDA_BUILT != 0},
     // Rows of activations stay in a block's shared memory, and counts of experts in another's: that
     // bounds both.
     {.name = "cuda.sm90.experts.fp16",
-     .target = Target::sm90,
-     .layout = LayoutKind::linear,
      .inter_multiple = 64,
      .hidden_multiple = 64,
      .local_experts_most = 12'000,
@@ -68,19 +66,21 @@ constexpr KernelEntry kKernels[] = {
      // An MMA cuts every product off at the last place of its largest.
      .sum_order = {.lanes = 1, .block = 256},
      .route = "cuda.portable.route",
-     .built = MOXIE_CUDA_BUILT != 0},
-    {.name = "cuda.portable.experts",
      .target = Target::sm90,
      .layout = LayoutKind::linear,
+     .built = MOXIE_CUDA_BUILT != 0},
+    {.name = "cuda.portable.experts",
      .inter_multiple = 32,
      .hidden_multiple = 32,
      .formats = kBlockFormats,
      .act_formats = kPortableActFormats,
      .sum_order = {.lanes = 8, .block = 256},
      .route = "cuda.portable.route",
+     .more_targets = kOtherGpus,
+     .target = Target::sm90,
+     .layout = LayoutKind::linear,
      .fallback = true,
-     .built = MOXIE_CUDA_BUILT != 0,
-     .more_targets = kOtherGpus},
+     .built = MOXIE_CUDA_BUILT != 0},
 };
 
 }  // namespace

@@ -83,6 +83,26 @@ struct ExpertsArgs {
   int* launch_error = nullptr;  // GPUs: host memory; the code of a launch that failed is put here
 };
 
+// Rows that somebody else has dispatched become the choices of an ExpertsArgs with one choice each
+// among a rank's own experts. What is written lies in the workspace of the call.
+struct ExpertRowsArgs {
+  std::uint64_t rows = 0;
+  std::uint64_t local_experts = 0;
+  const std::int32_t* rows_of_expert = nullptr;  // [local_experts]
+  std::uint64_t rows_apart = 0;                  // from expert to expert; 0: one after another
+  const float* row_scales = nullptr;             // [rows]; null: 1
+  std::int32_t* ids = nullptr;                   // [rows] local experts; -1: the row is nobody's
+  float* weights = nullptr;                      // [rows]
+  std::int32_t* local_of_expert = nullptr;       // [local_experts] 0, 1, 2, …
+  std::uint32_t* flags = nullptr;
+  void* stream = nullptr;       // as in ExpertsArgs
+  int* launch_error = nullptr;  // as in ExpertsArgs
+};
+
+struct RowsKernel {
+  void (*run)(const ExpertRowsArgs& args) = nullptr;
+};
+
 // One expert between its packed blob and the form in which a kernel reads it, both in device
 // memory. The work is put into the stream; the answer is the runtime's code of a launch that
 // failed, or 0.

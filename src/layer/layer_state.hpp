@@ -75,6 +75,10 @@ struct MoeLayer::State {
   [[nodiscard]] std::size_t require(unsigned rank, std::uint64_t expert) const;
   [[nodiscard]] bool accepts(const LayerIo& io) const;
   void run(const LayerIo& io, std::byte* workspace) const;
+  [[nodiscard]] bool accepts(const RowsIo& io) const;
+  // Whether the kernel of a layer of one rank writes the rows of y itself.
+  [[nodiscard]] bool writes_rows() const;
+  [[nodiscard]] CallStatus run_rows(const RowsIo& io, std::byte* workspace, void* stream) const;
   [[nodiscard]] CallStatus run_on_device(const LayerIo& io, std::byte* workspace,
                                          void* stream) const;
   // The call with the choices of other holders masked, in the first own_ids_bytes() of `room`.

@@ -8,6 +8,7 @@ namespace moxie::cuda::portable {
 const ExpertsKernel* experts_kernel() { return nullptr; }
 const RouteKernel* route_kernel() { return nullptr; }
 const PartialsKernel* partials_kernel() { return nullptr; }
+const RowsKernel* rows_kernel() { return nullptr; }
 
 }  // namespace moxie::cuda::portable
 

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/portable/experts.hpp"
 #include "kernels/cpu/portable/route.hpp"
+#include "kernels/cpu/portable/rows.hpp"
 #include "kernels/cuda/portable/kernels.hpp"
 #include "kernels/cuda/sm90/kernels.hpp"
 
@@ -21,6 +22,10 @@ const RouteKernel* find_route_kernel(std::string_view name) {
   if (name == "cpu.portable.route") return &cpu::portable::kRoute;
   if (name == "cuda.portable.route") return cuda::portable::route_kernel();
   return nullptr;
+}
+
+const RowsKernel* find_rows_kernel(Target target) {
+  return target == Target::cpu ? &cpu::portable::kRows : cuda::portable::rows_kernel();
 }
 
 const PartialsKernel* find_partials_kernel(Target target) {

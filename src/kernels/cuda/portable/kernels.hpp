@@ -9,5 +9,6 @@ namespace moxie::cuda::portable {
 const ExpertsKernel* experts_kernel();
 const RouteKernel* route_kernel();
 const PartialsKernel* partials_kernel();
+const RowsKernel* rows_kernel();
 
 }  // namespace moxie::cuda::portable
