@@ -54,14 +54,7 @@ void pack_named(unsigned rank, std::uint64_t expert, const Write& write) {
   }
 }
 
-// One expert, checked.
-void pack_one(const ShardPlan& plan, const BlobSource& source, std::uint64_t expert,
-              std::span<std::byte> blob) {
-  pack_named(source.rank, expert, [&] { source.pack_expert(expert, blob); });
-  check_blob(plan, source.rank, expert, blob);
-}
-
-// The same in the parts that the source offers. Both must outlive the answer.
+// Experts of a source in the parts that it offers, checked. Both must outlive the answer.
 PackLocal pack_in_parts(const ShardPlan& plan, const BlobSource& source) {
   const bool in_parts = source.parts > 1 && source.pack_part;
   return {.parts = in_parts ? source.parts : 1,
@@ -168,15 +161,17 @@ void MoeLayer::State::hold(const BlobSource& source, StagingMemory& staging) {
       .rank = source.rank, .layout = source.layout, .experts = source.experts, .blobs = {}};
   check_header(header);
   HeldRank& rank = add_rank(std::move(header));
+  PackLocal pack = pack_in_parts(plan, source);
   if (partials != nullptr) {
-    rank.on_device.load(pack_in_parts(plan, source), staging);
+    rank.on_device.load(std::move(pack), staging);
   } else {
     const std::uint64_t stride = plan.layout.stride;
     std::vector<std::byte>& blobs = rank.packed.blobs;
     blobs.resize(source.experts.count() * stride);
     parallel_for(source.experts.count(), [&](std::uint64_t local) {
-      pack_one(plan, source, source.experts.id(local),
-               std::span(blobs).subspan(local * stride, stride));
+      const auto blob = std::span(blobs).subspan(local * stride, stride);
+      for (unsigned part = 0; part < pack.parts; ++part) pack.part(local, part, blob);
+      pack.check(local, blob);
     });
   }
   if (source.finish) source.finish();
