@@ -249,6 +249,13 @@ std::vector<BlobSource> RunSubject::sources(const ShardPlan& plan, const Progres
       pack(expert, blob);
       shared->add(blob.size());
     };
+    if (!source.pack_part) continue;
+    source.pack_part = [shared, parts = source.parts, pack = std::move(source.pack_part)](
+                           std::uint64_t expert, unsigned part, std::span<std::byte> blob) {
+      pack(expert, part, blob);
+      // Together all of the blob.
+      shared->add(blob.size() * (part + 1) / parts - blob.size() * part / parts);
+    };
   }
   return sources;
 }

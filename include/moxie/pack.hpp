@@ -49,6 +49,14 @@ struct BlobSource {
   std::function<void(std::uint64_t expert, std::span<std::byte> blob)> pack_expert;
   // Called once after all experts; may refuse as well. Empty: nothing to say.
   std::function<void()> finish = {};
+  // Above one: a blob may be written by `parts` calls of pack_part instead, from several threads at
+  // once, so that one expert is ready before many are begun. Each byte is written by exactly one
+  // of them, those between and behind the tensors too, and nothing reads what another writes. Part
+  // 0 is handed out first; what pack_part refuses is what pack_expert does, each part its own.
+  // Whoever puts another pack_expert into a source sets this to one or replaces pack_part as well.
+  unsigned parts = 1;
+  std::function<void(std::uint64_t expert, unsigned part, std::span<std::byte> blob)> pack_part =
+      {};
 };
 // Experts of a checkpoint, by pack_expert(), of a packed set, as load_packed() gives them, or
 // random ones, as draw_experts() gives them. What a source is made from must outlive it; pages that

@@ -4,6 +4,7 @@
 #include "layer/device_experts.hpp"
 
 #include <string>
+#include <utility>
 
 #include "moxie/status.hpp"
 
@@ -44,7 +45,7 @@ void DeviceExperts::check_problems(std::uint64_t local_expert, std::uint32_t pro
                .hint = "plan another target: such groups are far below what bf16 shows"});
 }
 
-void DeviceExperts::load(const PackLocal& pack, StagingMemory& staging) {
+void DeviceExperts::load(PackLocal pack, StagingMemory& staging) {
   if (experts_.count() == 0) return;
   ExpertUpload upload({.arrangement = arrangement_,
                        .shape = shape_,
@@ -53,8 +54,8 @@ void DeviceExperts::load(const PackLocal& pack, StagingMemory& staging) {
                        .experts = blobs_.data(),
                        .stride = stride_,
                        .count = experts_.count()},
-                      staging);
-  const std::vector<std::uint32_t> problems = upload.run(pack);
+                      std::move(pack), staging);
+  const std::vector<std::uint32_t> problems = upload.run();
   for (std::uint64_t local = 0; local < problems.size(); ++local)
     check_problems(local, problems[local]);
 }

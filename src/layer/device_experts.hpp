@@ -30,7 +30,7 @@ class DeviceExperts {
     return reinterpret_cast<const std::int32_t*>(local_of_expert_.data());
   }
   // Fills all of the room. Errors: what `pack` throws; those of write(), the lowest expert's.
-  void load(const PackLocal& pack, StagingMemory& staging);
+  void load(PackLocal pack, StagingMemory& staging);
   // Takes a packed blob. Errors: Error(unsupported) MOXIE-R022 for values that the kernel can not
   // hold, which leaves the expert as it was; Error(environment) MOXIE-E003, MOXIE-E005.
   void write(std::uint64_t local_expert, std::span<const std::byte> blob);

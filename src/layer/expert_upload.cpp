@@ -22,18 +22,21 @@ constexpr std::size_t kMostSlots = 32;
 constexpr std::uint64_t kMostLanes = 3;
 constexpr std::uint64_t kExpertsPerLane = 40;
 
-std::size_t slots_of(const UploadTarget& target, std::uint64_t most_bytes) {
+std::size_t slots_of(const UploadTarget& target, unsigned parts, std::uint64_t most_bytes) {
   const std::uint64_t room = most_bytes / round_up(target.packed_bytes, kPageBytes);
-  const std::size_t wanted = std::min(usable_threads() + kSlotsOnTheirWay, kMostSlots);
+  // As many parts in a row as there are threads lie in so many experts.
+  const std::uint64_t packed = divide_up(usable_threads() - 1, parts) + 1;
+  const std::size_t wanted = std::min(packed + kSlotsOnTheirWay, kMostSlots);
   return std::max<std::uint64_t>(1, std::min({std::uint64_t{wanted}, room, target.count}));
 }
 
 }  // namespace
 
-ExpertUpload::ExpertUpload(const UploadTarget& target, StagingMemory& staging)
+ExpertUpload::ExpertUpload(const UploadTarget& target, PackLocal pack, StagingMemory& staging)
     : target_(target),
-      slots_(slots_of(target, staging.most_bytes())),
-      ring_(slots_),
+      pack_(std::move(pack)),
+      slots_(slots_of(target, pack_.parts, staging.most_bytes())),
+      ring_(slots_, pack_.parts),
       pinned_(staging.room(slots_ * round_up(target.packed_bytes, kPageBytes))),
       problems_(target.count * sizeof(std::uint32_t)) {
   const bool arranges = target.arrangement != nullptr;
@@ -57,7 +60,7 @@ std::span<std::byte> ExpertUpload::blob_of(std::size_t slot) const {
   return pinned_.subspan(slot * round_up(target_.packed_bytes, kPageBytes), target_.packed_bytes);
 }
 
-std::vector<std::uint32_t> ExpertUpload::run(const PackLocal& pack) {
+std::vector<std::uint32_t> ExpertUpload::run() {
   const int gpu = device::current_gpu();
   run_beside(
       [&] {
@@ -65,24 +68,40 @@ std::vector<std::uint32_t> ExpertUpload::run(const PackLocal& pack) {
           device::use_gpu(gpu);
           copy_all();
         } catch (...) {
-          ring_.fail(std::current_exception());
+          ring_.stop();
           throw;
         }
       },
-      [&] { pack_all(pack); });
+      [&] { pack_all(); });
   for (const Lane& lane : lanes_) lane.stream.wait();
   std::vector<std::uint32_t> problems(target_.count);
   device::copy_to_host(std::as_writable_bytes(std::span(problems)), problems_.data());
   return problems;
 }
 
-void ExpertUpload::pack_all(const PackLocal& pack) {
+// The first experts are whole after a few parts, while others have not begun.
+void ExpertUpload::pack_all() {
   const RingCloser closer(ring_);
-  parallel_for(target_.count, [&](std::uint64_t local) {
-    FreeSlot slot(ring_);
-    pack(local, blob_of(slot.index()));
-    slot.hand_over(local);
+  parallel_for(target_.count * pack_.parts, [&](std::uint64_t index) {
+    try {
+      pack_part(index / pack_.parts, static_cast<unsigned>(index % pack_.parts));
+    } catch (...) {
+      ring_.stop();  // its expert will keep its slot, and others may wait for one
+      throw;
+    }
   });
+}
+
+// Once something has failed, parts of experts without a slot do nothing. All that come before the
+// one that failed have a slot: the lowest that fails is found whoever fails first.
+void ExpertUpload::pack_part(std::uint64_t local, unsigned part) {
+  const auto slot = ring_.slot_of(local);
+  if (!slot) return;
+  const std::span<std::byte> blob = blob_of(*slot);
+  pack_.part(local, part, blob);
+  if (!ring_.end_part(local)) return;
+  if (pack_.check) pack_.check(local, blob);
+  ring_.hand_over(local);
 }
 
 // New slots first: while one is copied the next must be in the queue.

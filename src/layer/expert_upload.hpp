@@ -17,8 +17,14 @@
 
 namespace moxie {
 
-// Writes the packed blob of a local expert; called from several threads at once.
-using PackLocal = std::function<void(std::uint64_t local_expert, std::span<std::byte> blob)>;
+// How the packed blob of a local expert comes about; called from several threads at once.
+struct PackLocal {
+  unsigned parts = 1;
+  // Writes one part of a blob; together the parts write all of it.
+  std::function<void(std::uint64_t local_expert, unsigned part, std::span<std::byte> blob)> part;
+  // Called once per expert, when its blob is whole; may refuse it. Empty: nothing to say.
+  std::function<void(std::uint64_t local_expert, std::span<const std::byte> blob)> check = {};
+};
 
 // Where experts go.
 struct UploadTarget {
@@ -31,21 +37,22 @@ struct UploadTarget {
   std::uint64_t count = 0;
 };
 
-// One load. Threads pack into slots of page-locked memory; one more thread puts each slot's copy
-// and arrangement into a stream and gives the slot back once it is copied. Page-locked memory is
-// bounded by the staging's bytes (but for one slot, which there is always), device memory by a few
-// packed blobs.
+// One load. Threads pack into slots of page-locked memory, parts of the same few experts at a time;
+// one more thread puts each slot's copy and arrangement into a stream and gives the slot back once
+// it is copied. Page-locked memory is bounded by the staging's bytes (but for one slot, which there
+// is always), device memory by a few packed blobs.
 class ExpertUpload {
  public:
   // Errors: Error(environment) MOXIE-E003, MOXIE-E005.
-  ExpertUpload(const UploadTarget& target, StagingMemory& staging);
+  ExpertUpload(const UploadTarget& target, PackLocal pack, StagingMemory& staging);
   ~ExpertUpload();
   ExpertUpload(const ExpertUpload&) = delete;
   ExpertUpload& operator=(const ExpertUpload&) = delete;
 
   // Once. Answers the problem word of every expert (see ArrangeArgs); all experts are then in their
-  // places. Throws what `pack` throws, or Error(environment) MOXIE-E005.
-  [[nodiscard]] std::vector<std::uint32_t> run(const PackLocal& pack);
+  // places. Throws what packing throws, of several what the lowest part of the lowest expert
+  // throws, or Error(environment) MOXIE-E005.
+  [[nodiscard]] std::vector<std::uint32_t> run();
 
  private:
   // A stream with a blob of its own between copy and arrangement.
@@ -54,12 +61,14 @@ class ExpertUpload {
     device::Buffer packed;
   };
 
-  void pack_all(const PackLocal& pack);
+  void pack_all();
+  void pack_part(std::uint64_t local, unsigned part);
   void copy_all();
   void start(const StagingRing::Filled& filled);
   [[nodiscard]] std::span<std::byte> blob_of(std::size_t slot) const;
 
   UploadTarget target_;
+  PackLocal pack_;
   std::size_t slots_;
   StagingRing ring_;
   std::span<std::byte> pinned_;  // [slots, blob, rounded up to pages]

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/checked.hpp"
 #include "base/parallel.hpp"
 #include "layer/layer_state.hpp"
 #include "layer/staging_memory.hpp"
@@ -24,22 +25,51 @@ namespace {
   throw Error::of(error.code(), std::move(findings));
 }
 
-// One expert, checked.
-void pack_one(const ShardPlan& plan, const BlobSource& source, std::uint64_t expert,
-              std::span<std::byte> blob) {
+// Blobs that are packed already are copied in parts of about a megabyte.
+unsigned copied_parts(std::uint64_t bytes) {
+  return static_cast<unsigned>(
+      divide_up(std::max<std::uint64_t>(bytes, 1), std::uint64_t{1} << 20));
+}
+void copy_part(std::span<const std::byte> from, unsigned part, unsigned parts,
+               std::span<std::byte> to) {
+  const std::uint64_t begin = to.size() * part / parts;
+  const std::uint64_t end = to.size() * (part + 1) / parts;
+  std::memcpy(to.data() + begin, from.data() + begin, end - begin);
+}
+
+// Calls `write`, which packs an expert or a part of it.
+template <class Write>
+void pack_named(unsigned rank, std::uint64_t expert, const Write& write) {
   try {
-    source.pack_expert(expert, blob);
+    write();
   } catch (const Error& error) {
-    rethrow_of(error, source.rank, expert);
+    rethrow_of(error, rank, expert);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
     throw Error(ErrorCode::environment, {.code = "MOXIE-R023",
                                          .message = "the source of the experts failed",
-                                         .where = {.expert = expert, .rank = source.rank},
+                                         .where = {.expert = expert, .rank = rank},
                                          .got = error.what()});
   }
-  check_blob(plan, source.rank, expert, blob);
+}
+
+// Experts of a source in the parts that it offers, checked. Both must outlive the answer.
+PackLocal pack_in_parts(const ShardPlan& plan, const BlobSource& source) {
+  const bool in_parts = source.parts > 1 && source.pack_part;
+  return {.parts = in_parts ? source.parts : 1,
+          .part =
+              [&source, in_parts](std::uint64_t local, unsigned part, std::span<std::byte> blob) {
+                const std::uint64_t expert = source.experts.id(local);
+                pack_named(source.rank, expert, [&] {
+                  if (in_parts) return source.pack_part(expert, part, blob);
+                  source.pack_expert(expert, blob);
+                });
+              },
+          .check =
+              [&plan, &source](std::uint64_t local, std::span<const std::byte> blob) {
+                check_blob(plan, source.rank, source.experts.id(local), blob);
+              }};
 }
 
 }  // namespace
@@ -110,7 +140,12 @@ void MoeLayer::State::hold(PackedExperts packed) {
                  .experts = packed.experts,
                  .pack_expert =
                      [&packed](std::uint64_t expert, std::span<std::byte> blob) {
-                       std::memcpy(blob.data(), packed.blob(expert).data(), blob.size());
+                       copy_part(packed.blob(expert), 0, 1, blob);
+                     },
+                 .parts = copied_parts(packed.layout.stride),
+                 .pack_part =
+                     [&packed](std::uint64_t expert, unsigned part, std::span<std::byte> blob) {
+                       copy_part(packed.blob(expert), part, copied_parts(blob.size()), blob);
                      }},
                 staging);
   }
@@ -126,17 +161,17 @@ void MoeLayer::State::hold(const BlobSource& source, StagingMemory& staging) {
       .rank = source.rank, .layout = source.layout, .experts = source.experts, .blobs = {}};
   check_header(header);
   HeldRank& rank = add_rank(std::move(header));
-  const PackLocal pack = [&](std::uint64_t local, std::span<std::byte> blob) {
-    pack_one(plan, source, source.experts.id(local), blob);
-  };
+  PackLocal pack = pack_in_parts(plan, source);
   if (partials != nullptr) {
-    rank.on_device.load(pack, staging);
+    rank.on_device.load(std::move(pack), staging);
   } else {
     const std::uint64_t stride = plan.layout.stride;
     std::vector<std::byte>& blobs = rank.packed.blobs;
     blobs.resize(source.experts.count() * stride);
     parallel_for(source.experts.count(), [&](std::uint64_t local) {
-      pack(local, std::span(blobs).subspan(local * stride, stride));
+      const auto blob = std::span(blobs).subspan(local * stride, stride);
+      for (unsigned part = 0; part < pack.parts; ++part) pack.part(local, part, blob);
+      pack.check(local, blob);
     });
   }
   if (source.finish) source.finish();

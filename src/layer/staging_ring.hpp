@@ -6,16 +6,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <mutex>
 #include <optional>
 #include <vector>
 
 namespace moxie {
 
-// What lies in a slot is the user's business; the ring says whose turn it is. Nobody waits for ever
-// as long as every slot that was acquired is handed over or given back, and every slot that was
-// taken is given back or fail() is called.
+// Items 0, 1, .. go through the slots; several threads fill one, a part each. What lies in a slot
+// is the user's business; the ring says whose turn it is.
+//
+// Nobody waits for ever as long as parts are begun in the order of their items (those of an item in
+// any order), every slot that was taken is given back, and whoever fails calls stop().
 class StagingRing {
  public:
   struct Filled {
@@ -23,15 +24,17 @@ class StagingRing {
     std::uint64_t item = 0;  // what was put into it
   };
 
-  // At least one slot.
-  explicit StagingRing(std::size_t slots);
+  // At least one slot; items of at least one part.
+  StagingRing(std::size_t slots, unsigned parts);
 
-  // For those who fill: waits for a free slot. Throws what fail() was given.
-  [[nodiscard]] std::size_t acquire();
-  void hand_over(Filled filled);
-  // A slot that is free again: one that was not filled, or one that is empty.
-  void give_back(std::size_t slot);
-  // No slot will be handed over any more.
+  // For those who fill. The slot of an item whose parts have not all ended: whoever asks first
+  // waits until it is the item's turn and a slot is free. Nothing when the ring was stopped before.
+  [[nodiscard]] std::optional<std::size_t> slot_of(std::uint64_t item);
+  // A part of the item is written. True for the one that ends last, who sees what all have written
+  // and hands the item over.
+  [[nodiscard]] bool end_part(std::uint64_t item);
+  void hand_over(std::uint64_t item);
+  // Nothing will be handed over any more.
   void close();
 
   // For the one who empties, in the order of hand_over(): waits until there is one; nothing once
@@ -39,16 +42,30 @@ class StagingRing {
   [[nodiscard]] std::optional<Filled> take();
   // Does not wait.
   [[nodiscard]] std::optional<Filled> try_take();
-  // Slots are no longer emptied: those who wait, or come later, get this exception.
-  void fail(std::exception_ptr problem);
+  void give_back(std::size_t slot);
+
+  // Items that have no slot yet get none any more; those that have one may go on.
+  void stop();
 
  private:
+  struct Filling {
+    std::uint64_t item = 0;
+    std::size_t slot = 0;
+    unsigned left = 0;  // parts
+  };
+
+  // Of an item with a slot; end() for others.
+  std::vector<Filling>::iterator find(std::uint64_t item);
+
+  unsigned parts_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::size_t> free_;  // with room for all: giving back never fails
+  std::vector<Filling> filling_;   // the same
+  std::uint64_t next_ = 0;         // the item whose turn it is to get a slot
   std::deque<Filled> filled_;
   bool closed_ = false;
-  std::exception_ptr problem_;
+  bool stopped_ = false;
 };
 
 // Closes a ring when those who fill it are done, in whatever way.
@@ -61,28 +78,6 @@ class RingCloser {
 
  private:
   StagingRing& ring_;
-};
-
-// A slot in the hands of one who fills it: given back unless it is handed over.
-class FreeSlot {
- public:
-  explicit FreeSlot(StagingRing& ring) : ring_(ring), slot_(ring.acquire()) {}
-  ~FreeSlot() {
-    if (held_) ring_.give_back(slot_);
-  }
-  FreeSlot(const FreeSlot&) = delete;
-  FreeSlot& operator=(const FreeSlot&) = delete;
-
-  [[nodiscard]] std::size_t index() const { return slot_; }
-  void hand_over(std::uint64_t item) {
-    ring_.hand_over({.slot = slot_, .item = item});
-    held_ = false;
-  }
-
- private:
-  StagingRing& ring_;
-  std::size_t slot_;
-  bool held_ = true;
 };
 
 }  // namespace moxie

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts of a checkpoint one at a time, and all experts of a source into memory.
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "base/checked.hpp"
 #include "base/parallel.hpp"
 #include "moxie/pack.hpp"
+#include "pack/expert_parts.hpp"
 #include "pack/page_budget.hpp"
 
 namespace moxie {
@@ -18,18 +21,32 @@ void release(const Checkpoint& checkpoint) {
 }  // namespace
 
 BlobSource blob_source(const MoeModel& model, const ShardPlan& plan, unsigned rank, int layer) {
+  return blob_source_in_parts(model, plan, rank, layer, kPartBytes);
+}
+
+BlobSource blob_source_in_parts(const MoeModel& model, const ShardPlan& plan, unsigned rank,
+                                int layer, std::uint64_t part_bytes) {
   MOXIE_CHECK(rank < plan.ranks.size(), "a rank lies inside the plan");
   const LayerExperts& from = model.require_layer(layer);
   const auto pages = std::make_shared<PageBudget>();
-  return {.rank = rank,
-          .layout = plan.layout,
-          .experts = plan.ranks[rank].experts,
-          .pack_expert =
-              [&model, &plan, &from, rank, pages](std::uint64_t expert, std::span<std::byte> blob) {
-                pack_expert(model, plan, plan.ranks[rank], from, expert, blob);
-                if (pages->spend(blob.size())) release(model.checkpoint);
-              },
-          .finish = [&model] { release(model.checkpoint); }};
+  const auto pack = [&model, &plan, &from, rank, pages](std::uint64_t expert, BlobPart part,
+                                                        std::span<std::byte> blob) {
+    pack_expert_part(model, plan, plan.ranks[rank], from, expert, part, blob);
+    if (pages->spend(part.bytes())) release(model.checkpoint);
+  };
+  std::vector<BlobPart> parts = parts_of(plan.layout, part_bytes);
+  const auto count = static_cast<unsigned>(parts.size());
+  return {
+      .rank = rank,
+      .layout = plan.layout,
+      .experts = plan.ranks[rank].experts,
+      .pack_expert = [pack](std::uint64_t expert,
+                            std::span<std::byte> blob) { pack(expert, {0, blob.size()}, blob); },
+      .finish = [&model] { release(model.checkpoint); },
+      .parts = count,
+      .pack_part = [pack, parts = std::move(parts)](
+                       std::uint64_t expert, unsigned part,
+                       std::span<std::byte> blob) { pack(expert, parts.at(part), blob); }};
 }
 
 PackedExperts pack(const BlobSource& source) {

@@ -8,6 +8,7 @@
 
 #include "base/checked.hpp"
 #include "formats/block_format.hpp"
+#include "pack/expert_parts.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/segment_source.hpp"
 
@@ -40,37 +41,54 @@ class ExpertPacker {
                const LayerExperts& layer, std::uint64_t expert)
       : model_(model), plan_(plan), rank_(rank), layer_(layer), expert_(expert) {}
 
-  void pack(std::span<std::byte> blob) const {
+  // Writes what lies in `part` and nothing else.
+  void pack(BlobPart part, std::span<std::byte> blob) const {
     std::uint64_t written = 0;
     for (const PackedSegment& segment : plan_.layout.segments) {
-      const SegmentSource source = source_of(segment.segment);
-      const auto out = bytes_of(blob, segment);
       MOXIE_CHECK(written <= segment.offset, "segments lie in the order of their offsets");
-      fill_zero(blob.subspan(written, segment.offset - written));
-      written = segment.offset + segment.bytes();
+      fill_zero(within(part, {written, segment.offset}, blob));
+      written = segment.offset + bytes_of(blob, segment).size();
+      const auto out = within(part, {segment.offset, written}, blob);
+      if (out.empty() && segment.bytes() > 0) continue;
+      const SegmentSource source = source_of(segment.segment);
       if (source.is_scalar()) {
         check_scalar_segment(segment);
         pack_scalar(source, out);
       } else {
-        pack_rows(source, segment, out);
+        pack_rows(source, segment, std::max(part.begin, segment.offset) - segment.offset, out);
       }
     }
-    fill_zero(blob.subspan(written));
+    fill_zero(within(part, {written, blob.size()}, blob));
   }
 
  private:
+  // The bytes of a range that a part holds.
+  static std::span<std::byte> within(BlobPart part, BlobPart range, std::span<std::byte> blob) {
+    const std::uint64_t begin = std::max(part.begin, range.begin);
+    const std::uint64_t end = std::min(part.end, range.end);
+    return begin < end ? blob.subspan(begin, end - begin) : std::span<std::byte>();
+  }
+
   [[nodiscard]] const ExpertTensors& tensors() const { return layer_.experts[expert_]; }
 
-  void pack_rows(SegmentSource source, const PackedSegment& segment,
+  // `out` holds rows of the segment, those from byte `at` of it on.
+  void pack_rows(SegmentSource source, const PackedSegment& segment, std::uint64_t at,
                  std::span<std::byte> out) const {
     const RowsView& view = rows_of(tensors(), source);
-    const SegmentCut cut = checked_cut(segment, source, rank_, view.rows, view.row_bytes);
+    const SegmentCut whole = checked_cut(segment, source, rank_, view.rows, view.row_bytes);
+    MOXIE_CHECK(out.empty() || (at % segment.row_bytes == 0 && out.size() % segment.row_bytes == 0),
+                "a part holds whole rows");
+    const std::uint64_t first = out.empty() ? 0 : at / segment.row_bytes;
+    const std::uint64_t rows = out.empty() ? 0 : out.size() / segment.row_bytes;
+    SegmentCut cut = whole;
+    cut.first_row += std::min(first, whole.rows);
+    cut.rows = std::min(rows, whole.rows - std::min(first, whole.rows));
     // What the source covers is written once.
-    if (cut.rows != segment.rows || cut.row_bytes != segment.row_bytes) fill_zero(out);
-    if (cut.row_bytes == 0) return;
+    if (cut.rows != rows || cut.row_bytes != segment.row_bytes) fill_zero(out);
+    if (cut.row_bytes == 0 || cut.rows == 0) return;
     const bool contiguous = view.packing == RowPacking::plain && cut.row_bytes == view.row_stride &&
                             cut.row_bytes == segment.row_bytes;
-    if (contiguous && cut.rows > 0) {
+    if (contiguous) {
       const auto all =
           model_.checkpoint.bytes(*view.tensor)
               .subspan(view.offset + cut.first_row * view.row_stride, cut.rows * cut.row_bytes);
@@ -87,7 +105,7 @@ class ExpertPacker {
     }
   }
 
-  // The tail is zero, which is a legal code, so the whole segment can be searched at once.
+  // The tail is zero, which is a legal code, so whole rows of the segment can be searched at once.
   void check_scales(const RowsView& view, const SegmentCut& cut, const PackedSegment& segment,
                     std::span<const std::byte> out) const {
     const std::size_t bad = first_bad_scale(layer_.format, out);
@@ -148,9 +166,38 @@ SegmentCut whole_of(const ShardPlan& plan, SegmentSource source) {
 
 }  // namespace
 
+std::vector<BlobPart> parts_of(const PackedLayout& layout, std::uint64_t part_bytes) {
+  // Down to where a row begins. Between segments every byte will do.
+  const auto row_begin = [&](std::uint64_t at) {
+    for (const PackedSegment& segment : layout.segments) {
+      if (at >= segment.offset && at - segment.offset < segment.bytes())
+        return at - (at - segment.offset) % segment.row_bytes;
+    }
+    return at;
+  };
+  const std::uint64_t wanted =
+      std::max<std::uint64_t>(1, divide_up(layout.stride, std::max<std::uint64_t>(1, part_bytes)));
+  std::vector<BlobPart> parts;
+  std::uint64_t begin = 0;
+  for (std::uint64_t i = 1; i <= wanted; ++i) {
+    const std::uint64_t end = i == wanted ? layout.stride : row_begin(layout.stride * i / wanted);
+    if (end <= begin && i < wanted) continue;  // a row that is longer than a part
+    parts.push_back({begin, end});
+    begin = end;
+  }
+  return parts;
+}
+
 void pack_expert(const MoeModel& model, const ShardPlan& plan, const RankPlan& rank,
                  const LayerExperts& layer, std::uint64_t expert, std::span<std::byte> blob) {
+  pack_expert_part(model, plan, rank, layer, expert, {0, plan.layout.stride}, blob);
+}
+
+void pack_expert_part(const MoeModel& model, const ShardPlan& plan, const RankPlan& rank,
+                      const LayerExperts& layer, std::uint64_t expert, BlobPart part,
+                      std::span<std::byte> blob) {
   MOXIE_CHECK(blob.size() == plan.layout.stride, "a blob holds one stride");
+  MOXIE_CHECK(part.begin <= part.end && part.end <= blob.size(), "a part lies inside its blob");
   MOXIE_CHECK(expert < layer.experts.size(), "an expert id lies inside the layer");
   if (!layer.problems.empty()) throw Error::of(ErrorCode::input, layer.problems);
   if (layer.format != plan.format) {
@@ -160,7 +207,7 @@ void pack_expert(const MoeModel& model, const ShardPlan& plan, const RankPlan& r
                                          .expected = std::string(name_of(plan.format)),
                                          .got = std::string(name_of(layer.format))});
   }
-  ExpertPacker(model, plan, rank, layer, expert).pack(blob);
+  ExpertPacker(model, plan, rank, layer, expert).pack(part, blob);
 }
 
 UnpackedExpert make_unpacked(const ShardPlan& plan, std::byte fill) {

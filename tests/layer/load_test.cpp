@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "moxie/layer.hpp"
+#include "pack/expert_parts.hpp"
 #include "support/layer_rig.hpp"
 #include "support/packed_model.hpp"
 #include "support/refusal.hpp"
@@ -116,6 +117,58 @@ TEST(LayerLoad, WhatASourceRefusesNamesExpertAndRank) {
       ErrorCode::input, {.code = "MOXIE-K003", .where = {.tensor = "w", .expert = 2, .rank = 0}}));
   EXPECT_EQ(named.findings()[0].where.expert, 2U);
   EXPECT_EQ(named.findings()[0].where.rank, 0U);
+}
+
+// Sources with many parts, as large experts have them.
+std::vector<BlobSource> sources_in_parts(const MoeModel& model, const ShardPlan& plan) {
+  std::vector<BlobSource> sources;
+  for (const RankPlan& rank : plan.ranks)
+    sources.push_back(blob_source_in_parts(model, plan, rank.rank, 0, 512));
+  return sources;
+}
+
+TEST(LayerLoad, InPartsGivesTheBlobsOfPackedExperts) {
+  const RigModel model({});
+  const ShardPlan plan = make_plan(*model, {.tp = 3, .ep = 2});
+  const LayerSpec spec = spec_of(model->config);
+  std::vector<BlobSource> sources = sources_in_parts(*model, plan);
+  for (BlobSource& source : sources) {
+    ASSERT_GT(source.parts, 3U);
+    source.pack_expert = {};  // parts alone
+  }
+  const MoeLayer packed = test::layer_of(*model, plan, spec);
+  const MoeLayer loaded(plan, spec, sources);
+  for (const RankPlan& rank : plan.ranks) {
+    for (const std::uint64_t e : rank.experts.ids())
+      EXPECT_TRUE(test::same_bytes(loaded.blob(rank.rank, e), packed.blob(rank.rank, e)));
+  }
+}
+
+TEST(LayerLoad, WhatAPartRefusesNamesExpertAndRankAndAWholeBlobIsChecked) {
+  const RigModel model({});
+  const ShardPlan plan = make_plan(*model, {.ep = 2});
+  const LayerSpec spec = spec_of(model->config);
+  const std::uint64_t at = plan.layout.find(Segment::down_scale)->offset + 3;
+  const auto refusal = [&](unsigned bad, bool throws) {
+    std::vector<BlobSource> sources = sources_in_parts(*model, plan);
+    sources[1].pack_part = [&, bad, throws, pack = sources[1].pack_part](
+                               std::uint64_t expert, unsigned part, std::span<std::byte> blob) {
+      pack(expert, part, blob);
+      if (expert != 5 || part != bad) return;
+      if (throws) throw std::runtime_error("the disk is gone");
+      blob[at] = std::byte{0xFF};
+    };
+    return test::refusal_of([&] { MoeLayer(plan, spec, sources); });
+  };
+  const unsigned last = sources_in_parts(*model, plan)[1].parts - 1;
+  const Error errors[] = {refusal(0, true), refusal(last, true), refusal(last, false)};
+  for (const Error& error : errors) {
+    EXPECT_EQ(error.findings()[0].where.expert, 5U) << error.what();
+    EXPECT_EQ(error.findings()[0].where.rank, 1U) << error.what();
+  }
+  EXPECT_EQ(test::code_of(errors[0]), "MOXIE-R023");
+  EXPECT_EQ(test::code_of(errors[1]), "MOXIE-R023");
+  EXPECT_EQ(test::code_of(errors[2]), "MOXIE-R003");
 }
 
 TEST(LayerLoad, EveryBlobIsChecked) {  // C-05, C17

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "layer/device_experts.hpp"
@@ -50,6 +53,7 @@ void pack_bytes(std::uint64_t expert, std::span<std::byte> blob) {
 struct Setting {
   const ExpertArrangement* arrangement;
   std::uint64_t experts;
+  unsigned parts;
   std::uint64_t staging_bytes;
 };
 
@@ -66,6 +70,24 @@ class Upload : public testing::TestWithParam<Setting> {
   ~Upload() override { FakeDevice::never_fail(); }
 
   [[nodiscard]] static std::uint64_t count() { return GetParam().experts; }
+  // Writes one part and nothing else; then `change` may do something to it.
+  template <class Change>
+  static PackLocal packing(Change change) {
+    const unsigned parts = GetParam().parts;
+    return {
+        .parts = parts,
+        .part = [change, parts](std::uint64_t expert, unsigned part, std::span<std::byte> blob) {
+          std::vector<std::byte> whole(blob.size());
+          pack_bytes(expert, whole);
+          const std::size_t begin = blob.size() * part / parts;
+          const std::size_t end = blob.size() * (part + 1) / parts;
+          std::ranges::copy(std::span(whole).subspan(begin, end - begin), blob.begin() + begin);
+          change(expert, part, blob);
+        }};
+  }
+  static PackLocal packing() {
+    return packing([](std::uint64_t, unsigned, std::span<std::byte>) {});
+  }
   void expect_whole() const {
     std::vector<std::byte> expected(kBlobBytes);
     for (std::uint64_t expert = 0; expert < count(); ++expert) {
@@ -85,13 +107,22 @@ class Upload : public testing::TestWithParam<Setting> {
 class ArrangedUpload : public Upload {};
 
 TEST_P(Upload, EveryExpertComesToItsPlace) {
-  experts_.load(pack_bytes, staging_);
+  experts_.load(packing(), staging_);
   expect_whole();
   EXPECT_LE(staging_.bytes(), std::max<std::uint64_t>(GetParam().staging_bytes, 4096));
 }
 
+// Eight parts in a row are of eight experts, of four, or of two.
+TEST_P(Upload, TheFewerExpertsAreBegunAtOnceTheLessMemoryIsLocked) {
+  experts_.load(packing(), staging_);
+  const std::uint64_t begun = GetParam().parts == 1 ? 8 : GetParam().parts == 3 ? 4 : 2;
+  constexpr std::uint64_t kOnTheirWay = 4;
+  constexpr std::uint64_t kSlot = 4096;
+  EXPECT_LE(staging_.bytes(), (begun + kOnTheirWay) * kSlot);
+}
+
 TEST_P(Upload, WhatTheKernelDoesNotWriteIsZero) {
-  experts_.load(pack_bytes, staging_);
+  experts_.load(packing(), staging_);
   const std::uint64_t written = kBlobBytes;
   for (std::uint64_t expert = 0; expert < count(); ++expert) {
     const std::span all(experts_.blobs() + expert * experts_.stride(), experts_.stride());
@@ -102,12 +133,10 @@ TEST_P(Upload, WhatTheKernelDoesNotWriteIsZero) {
 
 TEST_P(ArrangedUpload, AnExpertThatTheKernelCanNotHoldIsNamed) {
   const Error error = test::refusal_of([&] {
-    experts_.load(
-        [](std::uint64_t expert, std::span<std::byte> blob) {
-          pack_bytes(expert, blob);
-          if (expert == count() / 2) blob[kMark] = kProblem;
-        },
-        staging_);
+    experts_.load(packing([](std::uint64_t expert, unsigned part, std::span<std::byte> blob) {
+                    if (expert == count() / 2 && part == 0) blob[kMark] = kProblem;
+                  }),
+                  staging_);
   });
   EXPECT_EQ(test::code_of(error), "MOXIE-R022");
   EXPECT_EQ(error.findings()[0].where.expert, kFirst + count() / 2);
@@ -115,7 +144,7 @@ TEST_P(ArrangedUpload, AnExpertThatTheKernelCanNotHoldIsNamed) {
 }
 
 TEST_P(ArrangedUpload, AReplacementThatIsRefusedChangesNothing) {
-  experts_.load(pack_bytes, staging_);
+  experts_.load(packing(), staging_);
   std::vector<std::byte> blob(kBlobBytes);
   pack_bytes(count() + 3, blob);
   blob[kMark] = kProblem;
@@ -125,32 +154,80 @@ TEST_P(ArrangedUpload, AReplacementThatIsRefusedChangesNothing) {
 }
 
 TEST_P(Upload, WhatPackingThrowsEndsTheLoadAndTheNextOneIsWhole) {
-  EXPECT_THROW(experts_.load(
-                   [](std::uint64_t expert, std::span<std::byte> blob) {
-                     if (expert == count() / 2) throw std::runtime_error("not packed");
-                     pack_bytes(expert, blob);
-                   },
-                   staging_),
-               std::runtime_error);
-  experts_.load(pack_bytes, staging_);
-  expect_whole();
+  const unsigned parts = GetParam().parts;
+  for (const unsigned bad : {0U, parts / 2, parts - 1}) {
+    const PackLocal failing =
+        packing([bad](std::uint64_t expert, unsigned part, std::span<std::byte> /*blob*/) {
+          if (expert == count() / 2 && part == bad) throw std::runtime_error("not packed");
+        });
+    EXPECT_THROW(experts_.load(failing, staging_), std::runtime_error);
+    experts_.load(packing(), staging_);
+    expect_whole();
+  }
+}
+
+TEST_P(Upload, OfSeveralPartsThatThrowTheFirstOfTheFirstExpertIsHeard) {
+  const std::uint64_t first = (count() - 1) / 2;
+  const PackLocal failing =
+      packing([first](std::uint64_t expert, unsigned part, std::span<std::byte> /*blob*/) {
+        if (expert < first) return;
+        // The later, the sooner: who is heard is not who comes first.
+        if (expert == first && part == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        throw std::runtime_error(std::to_string(expert) + "." + std::to_string(part));
+      });
+  std::string heard;
+  try {
+    experts_.load(failing, staging_);
+  } catch (const std::runtime_error& error) {
+    heard = error.what();
+  }
+  EXPECT_EQ(heard, std::to_string(first) + ".0");
+}
+
+TEST_P(Upload, EveryExpertIsCheckedOnceWhenItIsWhole) {
+  std::vector<std::atomic<int>> checked(count());
+  std::atomic<int> torn = 0;
+  PackLocal pack = packing();
+  pack.check = [&](std::uint64_t expert, std::span<const std::byte> blob) {
+    std::vector<std::byte> expected(kBlobBytes);
+    pack_bytes(expert, expected);
+    if (!std::ranges::equal(blob, expected)) ++torn;
+    ++checked[expert];
+  };
+  experts_.load(pack, staging_);
+  EXPECT_EQ(torn, 0);
+  for (const std::atomic<int>& times : checked) EXPECT_EQ(times, 1);
+}
+
+TEST_P(Upload, WhatTheCheckThrowsEndsTheLoad) {
+  PackLocal pack = packing();
+  pack.check = [](std::uint64_t expert, std::span<const std::byte> /*blob*/) {
+    if (expert >= count() / 2) throw std::runtime_error("refused " + std::to_string(expert));
+  };
+  std::string heard;
+  try {
+    experts_.load(pack, staging_);
+  } catch (const std::runtime_error& error) {
+    heard = error.what();
+  }
+  EXPECT_EQ(heard, "refused " + std::to_string(count() / 2));
 }
 
 TEST_P(Upload, ADeviceThatFailsEndsTheLoadAndTheNextOneIsWhole) {
   for (const std::uint64_t copies : {std::uint64_t{0}, count() / 2, count() - 1}) {
     FakeDevice::fail_after(static_cast<int>(copies));
-    test::expect_refusal([&] { experts_.load(pack_bytes, staging_); }, ErrorCode::environment,
+    test::expect_refusal([&] { experts_.load(packing(), staging_); }, ErrorCode::environment,
                          "MOXIE-E005");
     FakeDevice::never_fail();
-    experts_.load(pack_bytes, staging_);
+    experts_.load(packing(), staging_);
     expect_whole();
   }
 }
 
 TEST_P(Upload, ALoadLeavesNothingBehindButTheExpertsAndTheStaging) {
-  experts_.load(pack_bytes, staging_);
+  experts_.load(packing(), staging_);
   const int before = FakeDevice::alive();
-  experts_.load(pack_bytes, staging_);
+  experts_.load(packing(), staging_);
   (void)experts_.read(0);
   EXPECT_EQ(FakeDevice::alive(), before);
   experts_ = DeviceExperts();
@@ -161,14 +238,19 @@ TEST_P(Upload, ALoadLeavesNothingBehindButTheExpertsAndTheStaging) {
 std::vector<Setting> settings(const ExpertArrangement* arrangement) {
   std::vector<Setting> settings;
   for (const std::uint64_t experts : {1U, 5U, 48U, 130U}) {
-    for (const std::uint64_t bytes : {1U, 9000U, 1U << 29})
-      settings.push_back({.arrangement = arrangement, .experts = experts, .staging_bytes = bytes});
+    for (const unsigned parts : {1U, 3U, 20U}) {  // 20: more than there are threads
+      for (const std::uint64_t bytes : {1U, 9000U, 1U << 29})
+        settings.push_back({.arrangement = arrangement,
+                            .experts = experts,
+                            .parts = parts,
+                            .staging_bytes = bytes});
+    }
   }
   return settings;
 }
 std::string name_of_setting(const testing::TestParamInfo<Setting>& info) {
-  return std::to_string(info.param.experts) + "experts_" +
-         std::to_string(info.param.staging_bytes) + "bytes";
+  return std::to_string(info.param.experts) + "experts_" + std::to_string(info.param.parts) +
+         "parts_" + std::to_string(info.param.staging_bytes) + "bytes";
 }
 INSTANTIATE_TEST_SUITE_P(Packed, Upload, testing::ValuesIn(settings(nullptr)), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(Arranged, Upload, testing::ValuesIn(settings(&kArrangement)),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moxie/device.hpp"
+#include "pack/expert_parts.hpp"
 #include "support/device_memory.hpp"
 #include "support/layer_rig.hpp"
 #include "support/refusal.hpp"
@@ -48,6 +49,7 @@ class GpuLoad : public OnGpu {
       blob[codes] = std::byte{0x11};
       blob[scales] = std::byte{0};
     };
+    source.parts = 1;
   }
 };
 
@@ -62,6 +64,23 @@ TEST_F(GpuLoad, EveryBlobIsThePackedOneForEveryKernelAndPlan) {
         const MoeLayer layer(plan, spec_of(model->config), sources_of(*model, plan));
         expect_blobs(layer, pack_all(*model, plan));
       }
+    }
+  }
+}
+
+TEST_F(GpuLoad, InPartsEveryBlobIsThePackedOneAlsoThroughOneSlot) {
+  for (const BlockFormat format : {BlockFormat::mxfp4, BlockFormat::nvfp4}) {
+    const RigModel model(rig(format));
+    const ShardPlan plan = make_plan(*model, {.tp = 2, .ep = 3, .target = target_});
+    for (const std::uint64_t staging_bytes : {std::uint64_t{1}, LoadStaging::kDefaultBytes}) {
+      LoadStaging staging(staging_bytes);
+      std::vector<BlobSource> sources;
+      for (const RankPlan& rank : plan.ranks) {
+        sources.push_back(blob_source_in_parts(*model, plan, rank.rank, 0, 4096));
+        sources.back().pack_expert = {};  // parts alone
+      }
+      const MoeLayer layer(plan, spec_of(model->config), sources, &staging);
+      expect_blobs(layer, pack_all(*model, plan));
     }
   }
 }
@@ -152,6 +171,7 @@ TEST_F(GpuLoad, ABadExpertInTheMiddleIsRefusedAndTheNextLoadIsWhole) {
       pack(expert, blob);
       if (expert == 97) change(blob);
     };
+    sources[1].parts = 1;
     const Error error = refusal_of([&] { MoeLayer(plan, spec, sources, &staging); });
     EXPECT_EQ(error.findings()[0].where.expert, 97U) << error.what();
     EXPECT_EQ(error.findings()[0].where.rank, 1U) << error.what();
