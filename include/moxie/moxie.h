@@ -46,7 +46,9 @@ enum moxie_reduction {
 
 /* Bits that a call sets in its flags word and never clears. */
 enum moxie_flag {
-  MOXIE_FLAG_BAD_EXPERT_ID = 1 /* an id outside [0, experts) other than -1; its slot was skipped */
+  MOXIE_FLAG_BAD_EXPERT_ID = 1, /* an id outside [0, experts) other than -1; its slot was skipped */
+  MOXIE_FLAG_BAD_ROW_COUNT = 8  /* rows of an expert below 0 or beyond their room; the latter were
+                                   skipped */
 };
 
 /* A checkpoint or a packed folder, opened. Immutable. */
@@ -181,6 +183,38 @@ typedef struct moxie_forward_args {
  * that the device did not take all of the work, and y is then undefined. */
 MOXIE_API int moxie_forward(const moxie_layer* layer,
                             const moxie_forward_args* args) MOXIE_NOEXCEPT;
+
+/* Bytes of workspace that moxie_forward_rows() needs for so many rows, those of no expert
+ * included. For a layer of one rank. */
+MOXIE_API int moxie_rows_workspace_size(const moxie_layer* layer, uint64_t rows,
+                                        uint64_t* bytes) MOXIE_NOEXCEPT;
+
+/* A call behind somebody else's dispatch: rows that were brought to one rank, sorted by its experts
+ * in slot order. Memory as in moxie_forward_args. */
+typedef struct moxie_rows_args {
+  uint32_t struct_size;          /* sizeof(moxie_rows_args) */
+  uint32_t x_dtype;              /* enum moxie_dtype */
+  uint32_t y_dtype;              /* enum moxie_dtype */
+  uint32_t reserved;             /* 0 */
+  uint64_t rows;                 /* 0 is legal; x and y may then be null */
+  const void* x;                 /* [rows, hidden]; rows of no expert may hold anything */
+  uint64_t x_row_stride;         /* elements, at least hidden */
+  const int32_t* rows_of_expert; /* [experts of the rank] */
+  uint64_t rows_apart;           /* from one expert's first row to the next one's; 0: each begins
+                                    where the one before it ends */
+  const float* row_scales;       /* [rows] of the result; null: rows are not weighted */
+  void* y;                       /* [rows, hidden]; rows of no expert become 0 */
+  uint64_t y_row_stride;         /* elements, at least hidden */
+  uint32_t* flags;               /* one word; see enum moxie_flag */
+  void* workspace;               /* any contents, any alignment; one call at a time */
+  uint64_t workspace_bytes;      /* at least moxie_rows_workspace_size(rows) */
+  void* stream;                  /* as in moxie_forward_args */
+} moxie_rows_args;
+
+/* y = scale * expert(x), row by row, for a layer of one rank. Counts are read where they lie: a
+ * captured call serves any. Everything else as moxie_forward(). */
+MOXIE_API int moxie_forward_rows(const moxie_layer* layer,
+                                 const moxie_rows_args* args) MOXIE_NOEXCEPT;
 
 /* For plans with act_scale "warmup", and needed there before moxie_forward(): measures these inputs
  * and freezes the scales that follow. y is given and not written; the inputs are complete, whatever

@@ -34,6 +34,12 @@ void require_stride(std::uint64_t stride, std::uint64_t hidden, const char* fiel
          "at least hidden, " + std::to_string(hidden), std::to_string(stride));
 }
 
+void require_stream(const ShardPlan& plan, const void* stream) {
+  if (plan.target != Target::cpu || stream == nullptr) return;
+  refuse("MOXIE-A004", "a layer on the CPU has no stream", "stream null", "a stream",
+         "plan for the GPU that the stream belongs to");
+}
+
 LayerIo io_of(const MoeLayer& layer, const moxie_forward_args& args) {
   const ShardPlan& plan = layer.plan();
   require_reserved(args.reserved, "moxie_forward_args.reserved");
@@ -49,10 +55,7 @@ LayerIo io_of(const MoeLayer& layer, const moxie_forward_args& args) {
     require_data(args.topk_ids, sizeof(std::int32_t), "topk_ids");
     require_data(args.topk_weights, sizeof(float), "topk_weights");
   }
-  if (plan.target == Target::cpu && args.stream != nullptr) {
-    refuse("MOXIE-A004", "a layer on the CPU has no stream", "stream null", "a stream",
-           "plan for the GPU that the stream belongs to");
-  }
+  require_stream(plan, args.stream);
   return {.x = {.data = args.x,
                 .dtype = x_dtype,
                 .rows = args.tokens,
@@ -80,15 +83,13 @@ void require_workspace(const MoeLayer& layer, const moxie_forward_args& args) {
          "at least " + std::to_string(needed) + " bytes", std::to_string(args.workspace_bytes));
 }
 
-void forward(const moxie_layer& handle, const moxie_forward_args& args) {
-  const MoeLayer& layer = handle.layer;
-  const LayerIo io = io_of(layer, args);
-  if (handle.scales_missing) {
-    refuse("MOXIE-R017", "the scales of the activations are not known yet", "moxie_warm_up() first",
-           "moxie_forward()");
-  }
-  require_workspace(layer, args);
-  const CallStatus status = layer.forward(io, workspace_of(args), args.stream);
+void require_scales(const moxie_layer& handle, const char* call) {
+  if (!handle.scales_missing) return;
+  refuse("MOXIE-R017", "the scales of the activations are not known yet", "moxie_warm_up() first",
+         call);
+}
+
+void require_ok(CallStatus status) {
   if (status == CallStatus::ok) return;
   if (status == CallStatus::device_failed) {
     throw Error(ErrorCode::environment,
@@ -97,6 +98,55 @@ void forward(const moxie_layer& handle, const moxie_forward_args& args) {
                  .hint = "ask the stream: an earlier failure stays with it"});
   }
   refuse("MOXIE-A004", "the layer does not take this call", "ok", std::string(name_of(status)));
+}
+
+void forward(const moxie_layer& handle, const moxie_forward_args& args) {
+  const MoeLayer& layer = handle.layer;
+  const LayerIo io = io_of(layer, args);
+  require_scales(handle, "moxie_forward()");
+  require_workspace(layer, args);
+  require_ok(layer.forward(io, workspace_of(args), args.stream));
+}
+
+void forward_rows(const moxie_layer& handle, const moxie_rows_args& args) {
+  const MoeLayer& layer = handle.layer;
+  const ShardPlan& plan = layer.plan();
+  require_reserved(args.reserved, "moxie_rows_args.reserved");
+  const DType x_dtype = dtype_of(args.x_dtype, "x_dtype");
+  const DType y_dtype = dtype_of(args.y_dtype, "y_dtype");
+  require_stride(args.x_row_stride, plan.hidden, "x_row_stride");
+  require_stride(args.y_row_stride, plan.hidden, "y_row_stride");
+  require_data(args.flags, sizeof(std::uint32_t), "flags");
+  require_data(args.rows_of_expert, sizeof(std::int32_t), "rows_of_expert");
+  require_pointer(args.workspace, "workspace");
+  if (args.row_scales != nullptr) require_data(args.row_scales, sizeof(float), "row_scales");
+  if (args.rows > 0) {
+    require_data(args.x, bits_of(x_dtype) / 8, "x");
+    require_data(args.y, bits_of(y_dtype) / 8, "y");
+  }
+  require_stream(plan, args.stream);
+  require_scales(handle, "moxie_forward_rows()");
+  const std::uint64_t needed = layer.rows_workspace_size(args.rows);
+  if (args.workspace_bytes < needed) {
+    refuse("MOXIE-A005", "the workspace is too small for " + std::to_string(args.rows) + " rows",
+           "at least " + std::to_string(needed) + " bytes", std::to_string(args.workspace_bytes));
+  }
+  const RowsIo io{.x = {.data = args.x,
+                        .dtype = x_dtype,
+                        .rows = args.rows,
+                        .cols = plan.hidden,
+                        .row_stride = args.x_row_stride},
+                  .rows_of_expert = args.rows_of_expert,
+                  .rows_apart = args.rows_apart,
+                  .row_scales = args.row_scales,
+                  .y = {.data = args.y,
+                        .dtype = y_dtype,
+                        .rows = args.rows,
+                        .cols = plan.hidden,
+                        .row_stride = args.y_row_stride},
+                  .flags = args.flags};
+  const std::span workspace(static_cast<std::byte*>(args.workspace), args.workspace_bytes);
+  require_ok(layer.forward_rows(io, workspace, args.stream));
 }
 
 std::uint32_t warm_up(moxie_layer& handle, const moxie_forward_args& args) {
@@ -131,6 +181,22 @@ int moxie_forward(const moxie_layer* layer, const moxie_forward_args* args) noex
   return guarded([&] {
     require_pointer(layer, "layer");
     forward(*layer, read_struct(args));
+  });
+}
+
+int moxie_rows_workspace_size(const moxie_layer* layer, uint64_t rows, uint64_t* bytes) noexcept {
+  return guarded([&] {
+    require_pointer(bytes, "bytes");
+    *bytes = 0;
+    require_pointer(layer, "layer");
+    *bytes = layer->layer.rows_workspace_size(rows);
+  });
+}
+
+int moxie_forward_rows(const moxie_layer* layer, const moxie_rows_args* args) noexcept {
+  return guarded([&] {
+    require_pointer(layer, "layer");
+    forward_rows(*layer, read_struct(args));
   });
 }
 

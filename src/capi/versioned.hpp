@@ -50,6 +50,11 @@ struct Versions<moxie_forward_args> {
   static constexpr std::string_view kName = "moxie_forward_args";
   static constexpr std::uint32_t kSizes[] = {104};
 };
+template <>
+struct Versions<moxie_rows_args> {
+  static constexpr std::string_view kName = "moxie_rows_args";
+  static constexpr std::uint32_t kSizes[] = {112};
+};
 
 // Error(usage) MOXIE-A002 unless the size is one of them.
 inline void require_known_size(std::uint32_t size, std::span<const std::uint32_t> known,

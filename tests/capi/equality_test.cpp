@@ -225,6 +225,7 @@ TEST(CAbi, BadExpertIdsRaiseTheFlagAndNothingElse) {
 
 TEST(CAbi, ConstantsAreThoseOfTheCppApi) {
   EXPECT_EQ(MOXIE_FLAG_BAD_EXPERT_ID, kFlagBadExpertId);
+  EXPECT_EQ(MOXIE_FLAG_BAD_ROW_COUNT, kFlagBadRowCount);
   EXPECT_EQ(MOXIE_STATUS_VERDICT, static_cast<int>(ErrorCode::verdict));
   EXPECT_EQ(MOXIE_STATUS_USAGE, static_cast<int>(ErrorCode::usage));
   EXPECT_EQ(MOXIE_STATUS_INPUT, static_cast<int>(ErrorCode::input));

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dispatched rows through moxie.h: the bits of the C++ API, and what is refused.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "capi/c_rig.hpp"
+#include "support/dispatched_rows.hpp"
+
+namespace moxie {
+namespace {
+
+using test::DispatchedRows;
+using test::RigModel;
+
+class CAbiRows : public testing::Test {
+ protected:
+  CAbiRows() {
+    moxie_plan_options plan = test::plan_options();
+    plan.tp = 3;
+    moxie_prepare_options one = test::prepare_options();
+    one.reduction = MOXIE_REDUCTION_CALLER;
+    one.rank = 1;
+    layer_ = test::prepared(
+        test::planned(test::opened(model_->checkpoint.path()).get(), plan).get(), one);
+    std::uint64_t bytes = 0;
+    EXPECT_EQ(test::said(moxie_rows_workspace_size(layer_.get(), rows_.rows, &bytes)), "ok");
+    workspace_.resize(bytes);
+  }
+  moxie_rows_args args() {
+    return {.struct_size = sizeof(moxie_rows_args),
+            .x_dtype = MOXIE_DTYPE_F32,
+            .y_dtype = MOXIE_DTYPE_F32,
+            .rows = rows_.rows,
+            .x = rows_.x.data(),
+            .x_row_stride = rows_.hidden,
+            .rows_of_expert = rows_.counts.data(),
+            .rows_apart = rows_.apart,
+            .row_scales = rows_.scales.data(),
+            .y = y_.data(),
+            .y_row_stride = rows_.hidden,
+            .flags = &flags_,
+            .workspace = workspace_.data(),
+            .workspace_bytes = workspace_.size()};
+  }
+
+  RigModel model_{{}};
+  ShardPlan plan_ = make_plan(*model_, {.tp = 3});
+  std::mt19937_64 random_{std::random_device{}()};
+  DispatchedRows rows_ = test::dispatched_rows(plan_, 1, 6, true, random_);
+  test::LayerHandle layer_{nullptr, moxie_layer_destroy};
+  std::vector<std::byte> workspace_;
+  std::vector<float> y_ =
+      std::vector(rows_.rows * rows_.hidden, std::numeric_limits<float>::quiet_NaN());
+  std::uint32_t flags_ = 0;
+};
+
+TEST_F(CAbiRows, HaveTheBitsOfTheCppApi) {
+  const moxie_rows_args call = args();
+  EXPECT_EQ(test::said(moxie_forward_rows(layer_.get(), &call)), "ok");
+  LayerSpec spec = spec_of(model_->config);
+  spec.reduction = Reduction::caller;
+  std::vector<PackedExperts> one;
+  one.push_back(pack(*model_, plan_, 1, 0));
+  const MoeLayer layer(plan_, spec, std::move(one));
+  std::vector<float> expected(y_.size());
+  std::vector<std::byte> workspace(layer.rows_workspace_size(rows_.rows));
+  EXPECT_EQ(layer.forward_rows({.x = test::rows_ref(rows_, rows_.x.data()),
+                                .rows_of_expert = rows_.counts.data(),
+                                .rows_apart = rows_.apart,
+                                .row_scales = rows_.scales.data(),
+                                .y = test::rows_ref(rows_, expected.data(), DType::f32),
+                                .flags = &flags_},
+                               workspace),
+            CallStatus::ok);
+  EXPECT_EQ(test::bits_of(y_), test::bits_of(expected));
+  EXPECT_EQ(flags_, 0U);
+}
+
+TEST_F(CAbiRows, ThatDoNotFitAreRefusedByTheirField) {
+  using Args = moxie_rows_args;
+  struct Case {
+    std::function<void(Args&)> change;
+    const char* code;
+    const char* part;
+  };
+  const Case cases[] = {
+      {[](Args& a) { a.x = nullptr; }, "MOXIE-A001", ": x is null"},
+      {[](Args& a) { a.y = nullptr; }, "MOXIE-A001", ": y is null"},
+      {[](Args& a) { a.rows_of_expert = nullptr; }, "MOXIE-A001", "rows_of_expert is null"},
+      {[](Args& a) { a.flags = nullptr; }, "MOXIE-A001", "flags is null"},
+      {[](Args& a) { a.workspace = nullptr; }, "MOXIE-A001", "workspace is null"},
+      {[](Args& a) { a.struct_size = 8; }, "MOXIE-A002", "moxie_rows_args"},
+      {[](Args& a) { a.x_dtype = 9; }, "MOXIE-A003", "x_dtype"},
+      {[](Args& a) { a.x_row_stride = 3; }, "MOXIE-A004", "x_row_stride"},
+      {[](Args& a) { a.stream = &a; }, "MOXIE-A004", "no stream"},
+      {[](Args& a) { a.workspace_bytes -= 1; }, "MOXIE-A005", "rows"}};
+  for (const auto& [change, code, part] : cases) {
+    Args call = args();
+    change(call);
+    EXPECT_EQ(moxie_forward_rows(layer_.get(), &call), MOXIE_STATUS_USAGE) << part;
+    const std::string text = moxie_last_error();
+    EXPECT_NE(text.find(code), std::string::npos) << text;
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_TRUE(y_[0] != y_[0]) << "nothing is written";
+  }
+}
+
+}  // namespace
+}  // namespace moxie
