@@ -53,7 +53,8 @@ struct BlobSource {
 // Experts of a checkpoint, by pack_expert(), of a packed set, as load_packed() gives them, or
 // random ones, as draw_experts() gives them. What a source is made from must outlive it; pages that
 // were read are let go of on the way. Errors: as those functions; at once for a rank or a layer
-// that is absent, else by the source.
+// that is absent, and Error(unsupported) MOXIE-M009 for a layer of a checkpoint that is not the
+// plan's in format or number of experts (plan_to_run() makes its plan); else by the source.
 MOXIE_API BlobSource blob_source(const MoeModel& model, const ShardPlan& plan, unsigned rank,
                                  int layer);
 MOXIE_API BlobSource drawn_source(const ShardPlan& plan, unsigned rank, std::uint64_t seed);
@@ -156,6 +157,14 @@ MOXIE_API PackedExperts load_packed(const PackedFolder& folder, unsigned rank, i
 MOXIE_API void check_packed_top(const PackedFolder& folder, unsigned rank);
 
 MOXIE_API BlobSource blob_source(const PackedFolder& folder, unsigned rank, int layer);
+
+// The plan as one layer follows it: draft blocks may have a number of experts of their own, and in
+// logical files a format of their own. What load_packed() and blob_source() give is packed so.
+MOXIE_API ShardPlan plan_of_layer(const PackedFolder& folder, int layer);
+// The same for running the layer, with the plan's kernels. Error(unsupported) MOXIE-M009 for a
+// layer in another format than the plan's.
+MOXIE_API ShardPlan plan_to_run(const PackedFolder& folder, int layer);
+MOXIE_API ShardPlan plan_to_run(const MoeModel& model, const ShardPlan& plan, int layer);
 
 // The plan with `layout` (file layout, offsets) and `plan_hash` as moxie-plan.json holds it.
 MOXIE_API Json packed_plan_json(const ShardPlan& plan, FileLayout layout);

@@ -120,7 +120,8 @@ V4Config read_keys(const Json& config, const ModelConfig& routed) {
                  .hash_layers = std::min(routed.hash_layers, routed.num_layers),
                  .tile = tile_of(config),
                  .compress_ratios = keys.numbers("compress_ratios"),
-                 .draft_experts = routed.experts};
+                 .draft_experts = routed.experts,
+                 .draft_top_k = routed.top_k};
   for (const Size& size : kSizes) model.*size.member = keys.number(size.key, size.most);
   model.shared_inter *= model.inter;
   // num_nextn_predict_layers stays at 1 where there are three drafts; the ratios count them.
@@ -131,6 +132,8 @@ V4Config read_keys(const Json& config, const ModelConfig& routed) {
     read_v4_1(keys, config, model);
     if (const auto own = keys.number("dspark_n_routed_experts", kMaxExperts); own > 0)
       model.draft_experts = own;
+    if (const auto own = keys.number("dspark_num_experts_per_tok", model.draft_experts); own > 0)
+      model.draft_top_k = own;
   }
   return model;
 }

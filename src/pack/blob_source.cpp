@@ -5,6 +5,7 @@
 #include "base/checked.hpp"
 #include "base/parallel.hpp"
 #include "moxie/pack.hpp"
+#include "pack/layer_plan.hpp"
 #include "pack/page_budget.hpp"
 
 namespace moxie {
@@ -20,6 +21,7 @@ void release(const Checkpoint& checkpoint) {
 BlobSource blob_source(const MoeModel& model, const ShardPlan& plan, unsigned rank, int layer) {
   MOXIE_CHECK(rank < plan.ranks.size(), "a rank lies inside the plan");
   const LayerExperts& from = model.require_layer(layer);
+  require_planned(plan, from);
   const auto pages = std::make_shared<PageBudget>();
   return {.rank = rank,
           .layout = plan.layout,
