@@ -96,6 +96,7 @@ struct PackOptions {
   std::filesystem::path out;
   std::vector<unsigned> ranks;  // empty: all
   std::vector<int> layers;      // empty: all main layers; of a whole model everything
+  bool drafts = true;           // without `layers`: draft blocks of a whole model, too
   FileLayout layout = FileLayout::logical;
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;  // bound on the buffers
   Progress progress;                                    // bytes packed
@@ -114,9 +115,10 @@ struct PackReport {
 // Writes DIR/rank-RRR/model-LLLLL.safetensors, files.json beside them, DIR/moxie-plan.json and
 // config.json. Of a DeepSeek-V4 checkpoint that holds more than routed experts and routers all
 // tensors are packed: those of a layer into its file, the others into model-top.safetensors, which
-// is left out when `layers` names some. The source is read once for all ranks. Nothing is visible
-// under its final name before it is complete; on any error what was begun is removed. Refuses
-// (usage) a folder that holds another plan or these ranks already.
+// is left out when `layers` names some. Where any of these tensors is there, all have to be; where
+// the config does not size them, `layers` packs the experts alone. The source is read once for all
+// ranks. Nothing is visible under its final name before it is complete; on any error what was begun
+// is removed. Refuses (usage) a folder that holds another plan or these ranks already.
 MOXIE_API PackReport pack_to_folder(const MoeModel& model, const ShardPlan& plan,
                                     const PackOptions& options);
 // The files of the source that packing reads tensors from. Errors: those of pack_to_folder that
