@@ -165,6 +165,20 @@ CLI::Option* add_layers(CLI::App* verb, std::vector<int>& layers) {
       ->allow_extra_args(false);
 }
 
+// Also "main": all but draft blocks, with what belongs to no layer.
+void add_packed_layers(CLI::App* verb, PackArgs& args) {
+  verb->add_option_function<std::vector<std::string>>(
+          "--layers",
+          [&args](const std::vector<std::string>& words) {
+            args.drafts = std::find(words.begin(), words.end(), "main") == words.end();
+            if (args.drafts) args.layers = parse_layers(words);
+            if (args.drafts || words.size() == 1) return;
+            throw CLI::ValidationError("--layers", "\"main\" is not one of several");
+          },
+          "layers: 3, 1,4 or 0..5, or main for all but draft blocks (default all with tensors)")
+      ->allow_extra_args(false);
+}
+
 void add_certificate(CLI::App* verb, std::optional<std::filesystem::path>& certificate) {
   verb->add_option("--certificate", certificate,
                    "written by moxie doctor: what the bytes allow enters the plan");
@@ -177,16 +191,23 @@ void add_plan_choice(CLI::App* verb, PlanOptions& options) {
 }
 
 void add_memory(CLI::App* verb, std::uint64_t& bytes) {
-  // CLI11 reads "-1" as the largest size and "MB" as one megabyte.
-  const CLI::Validator starts_with_digit(
+  // CLI11 reads "-1" as the largest size, "MB" as one megabyte, and other bases.
+  const CLI::Validator begins_with_number(
       [](std::string& text) {
-        const bool digit = !text.empty() && text[0] >= '0' && text[0] <= '9';
-        return digit ? std::string() : "\"" + text + "\" is no size";
+        std::uint64_t number = 0;
+        const char* end = text.data() + text.size();
+        const auto [unit, error] = std::from_chars(text.data(), end, number);
+        const bool plain = std::all_of(unit, end, [](char c) {
+          return c == ' ' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        });
+        const bool octal = text.starts_with('0') && unit != text.data() + 1;
+        const bool size = error == std::errc() && plain && !octal;
+        return size ? std::string() : "\"" + text + "\" is no size";
       },
       "");
   verb->add_option("--memory", bytes, "bound on memory, e.g. 512MB, 2GiB (default 1GiB)")
       ->transform(CLI::AsSizeValue(true))
-      ->transform(starts_with_digit);
+      ->transform(begins_with_number);
 }
 
 // Numbers of ranks, planned one after another.
@@ -287,7 +308,7 @@ void add_pack_options(CLI::App* verb, PackArgs& args) {
         if (word != "all") args.rank = read_count<unsigned>("--rank", word);
       },
       "one rank, or all (default)");
-  add_layers(verb, args.layers);
+  add_packed_layers(verb, args);
   add_choice<FileLayout>(
       verb, "--layout", args.layout, {FileLayout::logical, FileLayout::kernel},
       "source names, or one blob per expert as the kernel reads it (default logical)");

@@ -41,6 +41,7 @@ int run_pack(const PackArgs& args, const Console& console) {
   PackOptions options{.out = args.out,
                       .ranks = {},
                       .layers = args.layers,
+                      .drafts = args.drafts,
                       .layout = args.layout,
                       .memory_bytes = args.memory_bytes,
                       .progress = console.progress("pack")};

@@ -105,17 +105,31 @@ RunSubject::RunSubject(const RunArgs& args) : path_(args.model) {
     open_folder(args);
   else
     open_checkpoint_folder(args);
-  spec_ = spec_of(config());
-  if (args.top_k) spec_.top_k = *args.top_k;
-  if (spec_.top_k > config().experts) {
-    refuse_usage("MOXIE-R007", "--top-k is larger than the number of experts",
-                 "at most " + std::to_string(config().experts), std::to_string(spec_.top_k));
-  }
-  spec_.threads = args.threads;
   weights_seed_ = args.weights_seed;
+  spec_ = spec_of(config());
+  spec_.threads = args.threads;
+  if (!weights_seed_) {
+    choose_layer(args);
+    follow_layer();
+  }
+  if (args.top_k) spec_.top_k = *args.top_k;
+  const std::uint64_t experts = plans_.front().experts;
+  if (spec_.top_k > experts) {
+    refuse_usage("MOXIE-R007", "--top-k is larger than the number of experts",
+                 "at most " + std::to_string(experts), std::to_string(spec_.top_k));
+  }
   whole_plans_ = plans_;
   if (args.rank) keep_rank(*args.rank);
-  if (!weights_seed_) choose_layer(args);
+}
+
+// Draft blocks may have experts of their own number, and choose another number of them.
+void RunSubject::follow_layer() {
+  for (ShardPlan& plan : plans_) {
+    plan = folder_ ? plan_to_run(*folder_, layer_) : plan_to_run(opened_->model, plan, layer_);
+  }
+  const std::optional<V4Config>& v4 = config().v4;
+  if (v4 && static_cast<std::uint64_t>(layer_) >= config().num_layers)
+    spec_.top_k = v4->draft_top_k;
 }
 
 void RunSubject::keep_rank(unsigned rank) {
@@ -334,15 +348,16 @@ void route_by_model(const RunArgs& args, const RunSubject& subject, RunProbe& ru
 RunProbe make_run_probe(const RunArgs& args, const RunSubject& subject) {
   const ModelConfig& config = subject.config();
   const GivenRouting routing = args.routing.value_or(GivenRouting{});
+  const std::uint64_t experts = subject.plans().front().experts;
   ProbeLimits limits{.hidden = config.hidden,
-                     .experts = config.experts,
+                     .experts = experts,
                      .top_k = subject.spec().top_k,
                      .tokens = args.tokens,
                      .vocab = {}};
   if (config.vocab > 0) limits.vocab = config.vocab;
   ProbeOptions options{.tokens = args.tokens.value_or(kDefaultTokens),
                        .hidden = config.hidden,
-                       .experts = config.experts,
+                       .experts = experts,
                        .top_k = subject.spec().top_k,
                        .vocab = config.vocab,
                        .routed_scaling = config.routed_scaling,

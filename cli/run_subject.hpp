@@ -48,6 +48,7 @@ class RunSubject {
   void open_folder(const RunArgs& args);
   void open_checkpoint_folder(const RunArgs& args);
   void choose_layer(const RunArgs& args);
+  void follow_layer();
   void release_source() const;
   // Refuses experts that are not the model's, and leaves one rank of every plan.
   void keep_rank(unsigned rank);

@@ -55,6 +55,7 @@ struct PackArgs {
   std::filesystem::path out;
   std::optional<unsigned> rank;  // all when absent
   std::vector<int> layers;
+  bool drafts = true;  // without layers
   FileLayout layout = FileLayout::logical;
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;
   bool measure_read = false;

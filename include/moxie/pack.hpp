@@ -61,7 +61,8 @@ struct BlobSource {
 // Experts of a checkpoint, by pack_expert(), of a packed set, as load_packed() gives them, or
 // random ones, as draw_experts() gives them. What a source is made from must outlive it; pages that
 // were read are let go of on the way. Errors: as those functions; at once for a rank or a layer
-// that is absent, else by the source.
+// that is absent, and Error(unsupported) MOXIE-M009 for a layer of a checkpoint that is not the
+// plan's in format or number of experts (plan_to_run() makes its plan); else by the source.
 MOXIE_API BlobSource blob_source(const MoeModel& model, const ShardPlan& plan, unsigned rank,
                                  int layer);
 MOXIE_API BlobSource drawn_source(const ShardPlan& plan, unsigned rank, std::uint64_t seed);
@@ -103,6 +104,7 @@ struct PackOptions {
   std::filesystem::path out;
   std::vector<unsigned> ranks;  // empty: all
   std::vector<int> layers;      // empty: all main layers; of a whole model everything
+  bool drafts = true;           // without `layers`: draft blocks of a whole model, too
   FileLayout layout = FileLayout::logical;
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;  // bound on the buffers
   Progress progress;                                    // bytes packed
@@ -121,9 +123,10 @@ struct PackReport {
 // Writes DIR/rank-RRR/model-LLLLL.safetensors, files.json beside them, DIR/moxie-plan.json and
 // config.json. Of a DeepSeek-V4 checkpoint that holds more than routed experts and routers all
 // tensors are packed: those of a layer into its file, the others into model-top.safetensors, which
-// is left out when `layers` names some. The source is read once for all ranks. Nothing is visible
-// under its final name before it is complete; on any error what was begun is removed. Refuses
-// (usage) a folder that holds another plan or these ranks already.
+// is left out when `layers` names some. Where any of these tensors is there, all have to be; where
+// the config does not size them, `layers` packs the experts alone. The source is read once for all
+// ranks. Nothing is visible under its final name before it is complete; on any error what was begun
+// is removed. Refuses (usage) a folder that holds another plan or these ranks already.
 MOXIE_API PackReport pack_to_folder(const MoeModel& model, const ShardPlan& plan,
                                     const PackOptions& options);
 // The files of the source that packing reads tensors from. Errors: those of pack_to_folder that
@@ -164,6 +167,14 @@ MOXIE_API PackedExperts load_packed(const PackedFolder& folder, unsigned rank, i
 MOXIE_API void check_packed_top(const PackedFolder& folder, unsigned rank);
 
 MOXIE_API BlobSource blob_source(const PackedFolder& folder, unsigned rank, int layer);
+
+// The plan as one layer follows it: draft blocks may have a number of experts of their own, and in
+// logical files a format of their own. What load_packed() and blob_source() give is packed so.
+MOXIE_API ShardPlan plan_of_layer(const PackedFolder& folder, int layer);
+// The same for running the layer, with the plan's kernels. Error(unsupported) MOXIE-M009 for a
+// layer in another format than the plan's.
+MOXIE_API ShardPlan plan_to_run(const PackedFolder& folder, int layer);
+MOXIE_API ShardPlan plan_to_run(const MoeModel& model, const ShardPlan& plan, int layer);
 
 // The plan with `layout` (file layout, offsets) and `plan_hash` as moxie-plan.json holds it.
 MOXIE_API Json packed_plan_json(const ShardPlan& plan, FileLayout layout);

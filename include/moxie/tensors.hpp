@@ -96,6 +96,7 @@ struct V4Config {
   std::vector<std::uint64_t> compress_ratios;  // by layer, then by draft block
   std::uint64_t drafts = 0;                    // multi-token-prediction blocks
   std::uint64_t draft_experts = 0;
+  std::uint64_t draft_top_k = 0;
   std::uint64_t markov_rank = 0;  // of the later drafts
   // V4.1 alone.
   std::vector<std::uint64_t> kv_sources;     // layers with a compressor

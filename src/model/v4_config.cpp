@@ -6,6 +6,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "model/limits.hpp"
 
@@ -120,7 +121,8 @@ V4Config read_keys(const Json& config, const ModelConfig& routed) {
                  .hash_layers = std::min(routed.hash_layers, routed.num_layers),
                  .tile = tile_of(config),
                  .compress_ratios = keys.numbers("compress_ratios"),
-                 .draft_experts = routed.experts};
+                 .draft_experts = routed.experts,
+                 .draft_top_k = routed.top_k};
   for (const Size& size : kSizes) model.*size.member = keys.number(size.key, size.most);
   model.shared_inter *= model.inter;
   // num_nextn_predict_layers stays at 1 where there are three drafts; the ratios count them.
@@ -131,43 +133,55 @@ V4Config read_keys(const Json& config, const ModelConfig& routed) {
     read_v4_1(keys, config, model);
     if (const auto own = keys.number("dspark_n_routed_experts", kMaxExperts); own > 0)
       model.draft_experts = own;
+    if (const auto own = keys.number("dspark_num_experts_per_tok", model.draft_experts); own > 0)
+      model.draft_top_k = own;
   }
   return model;
 }
 
 }  // namespace
 
-std::vector<std::string_view> lacking_v4_keys(const Json& config, const ModelConfig& routed) {
+std::vector<LackingKey> lacking_v4_keys(const Json& config, const ModelConfig& routed) {
   const V4Config model = read_keys(config, routed);
-  std::vector<std::string_view> lacking;
-  const auto need = [&](std::string_view key, bool usable) {
-    if (!usable) lacking.push_back(key);
-  };
-  for (const Size& size : kSizes) need(size.key, model.*size.member > 0);
-  need("weight_block_size", model.tile > 0);
-  const std::uint64_t blocks = model.compress_ratios.size();
-  need("compress_ratios", blocks >= model.layers && model.drafts <= kMaxLayers);
-  if (!lacking.empty()) return lacking;
-  need("o_groups", model.heads % model.output_groups == 0);
-  need("qk_rope_head_dim", model.rope_dim <= model.head_dim);
-  if (model.release != V4Config::Release::v4 && model.drafts > 0)
-    need("dspark_markov_rank", model.markov_rank > 0);
-  if (model.release != V4Config::Release::v4_1) return lacking;
   const ConfigNumbers keys(config);
+  std::vector<LackingKey> lacking;
+  const auto need = [&](std::string_view key, bool usable, std::string expected) {
+    if (usable) return;
+    const Json* value = keys.find(key);
+    const bool absent = value == nullptr || value->is_null();
+    lacking.push_back({key, std::move(expected), absent ? "none" : value->dump_compact()});
+  };
+  for (const Size& size : kSizes)
+    need(size.key, model.*size.member > 0, "1 to " + std::to_string(size.most));
+  need("quantization_config", model.tile > 0, "weight_block_size of two equal numbers");
+  const std::uint64_t blocks = model.compress_ratios.size();
+  need("compress_ratios", blocks >= model.layers && model.drafts <= kMaxLayers,
+       "a number for each of " + std::to_string(model.layers) + " layers, then for draft blocks");
+  if (!lacking.empty()) return lacking;
+  need("o_groups", model.heads % model.output_groups == 0,
+       "a divisor of num_attention_heads, " + std::to_string(model.heads));
+  need("qk_rope_head_dim", model.rope_dim <= model.head_dim,
+       "at most head_dim, " + std::to_string(model.head_dim));
+  if (model.release != V4Config::Release::v4 && model.drafts > 0)
+    need("dspark_markov_rank", model.markov_rank > 0, "1 to " + std::to_string(kMaxWidth));
+  if (model.release != V4Config::Release::v4_1) return lacking;
   for (const std::string_view key : {"kv_source_layer_ids", "index_source_layer_ids"}) {
     const Json* list = keys.find(key);
-    need(key, list != nullptr && list->is_array());
+    need(key, list != nullptr && list->is_array(), "a list of layers");
   }
   if (!model.engram_layers.empty()) {
     const auto& rows = model.engram_rows;
     need("engram_num_embeddings",
-         rows.size() == model.engram_layers.size() && std::ranges::find(rows, 0U) == rows.end());
-    need("engram_head_dim", model.engram_dim > 0);
-    need("engram_n_heads or engram_max_ngram_size", model.engram_width > 0);
+         rows.size() == model.engram_layers.size() && std::ranges::find(rows, 0U) == rows.end(),
+         "a number for each of engram_layer_ids");
+    need("engram_head_dim", model.engram_dim > 0, "1 to " + std::to_string(kMaxWidth));
+    need("engram_n_heads", keys.number("engram_n_heads") > 0, "1 to " + std::to_string(kMaxWidth));
+    need("engram_max_ngram_size", keys.number("engram_max_ngram_size") > 1, "2 or more");
   }
   need("vision_config",
        model.vision_layers == 0 || (model.vision_hidden > 0 && model.vision_inter > 0 &&
-                                    model.vision_patch > 0 && model.vision_downsample > 0));
+                                    model.vision_patch > 0 && model.vision_downsample > 0),
+       "sizes that are all positive");
   return lacking;
 }
 

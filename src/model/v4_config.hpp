@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,8 +16,13 @@ namespace moxie {
 // be planned, the rest of it can not.
 std::optional<V4Config> read_v4_config(const Json& config, const ModelConfig& routed);
 
-// Which keys of a config of the family are absent, or are of no use as they are; without any the
-// model can be read.
-std::vector<std::string_view> lacking_v4_keys(const Json& config, const ModelConfig& routed);
+// A key that is absent, or of no use as it is.
+struct LackingKey {
+  std::string_view key;
+  std::string expected;
+  std::string got;  // "none" where it is absent
+};
+// Of a config of the family; without any the model can be read.
+std::vector<LackingKey> lacking_v4_keys(const Json& config, const ModelConfig& routed);
 
 }  // namespace moxie

@@ -8,6 +8,7 @@
 #include "base/parallel.hpp"
 #include "moxie/pack.hpp"
 #include "pack/expert_parts.hpp"
+#include "pack/layer_plan.hpp"
 #include "pack/page_budget.hpp"
 
 namespace moxie {
@@ -28,6 +29,7 @@ BlobSource blob_source_in_parts(const MoeModel& model, const ShardPlan& plan, un
                                 int layer, std::uint64_t part_bytes) {
   MOXIE_CHECK(rank < plan.ranks.size(), "a rank lies inside the plan");
   const LayerExperts& from = model.require_layer(layer);
+  require_planned(plan, from);
   const auto pages = std::make_shared<PageBudget>();
   const auto pack = [&model, &plan, &from, rank, pages](std::uint64_t expert, BlobPart part,
                                                         std::span<std::byte> blob) {

@@ -12,7 +12,7 @@ namespace moxie {
 
 namespace {
 
-constexpr std::string_view kLeaveOut = "leave the block out: say --layers with the others";
+constexpr std::string_view kLeaveOut = "leave draft blocks out: --layers main";
 
 [[noreturn]] void refuse(int layer, std::string what, std::string planned, std::string found,
                          std::string hint = {}) {
@@ -34,23 +34,31 @@ std::string format_text(BlockFormat format, bool globals) {
 }
 
 // Another format cuts the same widths only where they are whole groups of it too.
-void require_own_groups(const ShardPlan& plan, const LayerExperts& layer, FileLayout layout) {
+void require_own_groups(const ShardPlan& plan, const LayerFacts& layer, FileLayout layout) {
   const std::string planned = format_text(plan.format, plan.recast);
   const std::string found = format_text(layer.format, layer.recast);
-  if (!layer.mtp || layout == FileLayout::kernel) {
-    refuse(layer.layer, "format", planned, found, layer.mtp ? std::string(kLeaveOut) : "");
+  if (!layer.draft || layout == FileLayout::kernel) {
+    refuse(layer.number, "format", planned, found, layer.draft ? std::string(kLeaveOut) : "");
   }
   const std::uint64_t group = scale_group(layer.format);
   const AxisPlan& axis = plan.inter();
   for (const std::uint64_t width :
        {axis.local.value, axis.kernel.value, axis.original.value, plan.hidden}) {
     if (width % group == 0) continue;
-    refuse(layer.layer, "format",
+    refuse(layer.number, "format",
            planned + " or widths that are multiples of " + std::to_string(group),
            found + ", whose groups of " + std::to_string(group) + " do not divide the width " +
                std::to_string(width),
            std::string(kLeaveOut));
   }
+}
+
+LayerFacts facts_of(const LayerExperts& layer) {
+  return {.number = layer.layer,
+          .draft = layer.mtp,
+          .experts = layer.experts.size(),
+          .format = layer.format,
+          .recast = layer.recast};
 }
 
 }  // namespace
@@ -60,20 +68,49 @@ ShardPlan plan_of_layer(const MoeModel& model, const ShardPlan& plan, const Laye
   const std::uint64_t experts = layer.experts.size();
   if (const std::uint64_t due = experts_due(model, plan, layer); experts != due)
     refuse(layer.layer, "number of experts", std::to_string(due), std::to_string(experts));
-  if (experts != plan.experts && plan.placement.kind == PlacementKind::file) {
-    refuse(layer.layer, "number of experts", std::to_string(plan.experts) + ", as the placement's",
-           std::to_string(experts), std::string(kLeaveOut));
+  return plan_of_layer(plan, facts_of(layer), layout);
+}
+
+ShardPlan plan_of_layer(const ShardPlan& plan, const LayerFacts& layer, FileLayout layout) {
+  if (layer.experts != plan.experts && plan.placement.kind == PlacementKind::file) {
+    refuse(layer.number, "number of experts", std::to_string(plan.experts) + ", as the placement's",
+           std::to_string(layer.experts), std::string(kLeaveOut));
   }
   const bool same_format = layer.format == plan.format && layer.recast == plan.recast;
   if (!same_format) require_own_groups(plan, layer, layout);
-  if (same_format && experts == plan.experts) return plan;
+  if (same_format && layer.experts == plan.experts) return plan;
   ShardPlan own = plan;
-  own.experts = experts;
+  own.experts = layer.experts;
   own.format = layer.format;
   own.recast = layer.recast;
   own.axes.front().unit = Elems{scale_group(layer.format)};
   derive_ranks(own);
   return own;
+}
+
+ShardPlan plan_to_run(const MoeModel& model, const ShardPlan& plan, int layer) {
+  const LayerExperts& experts = model.require_layer(layer);
+  if (experts.format != plan.format || experts.recast != plan.recast) {
+    refuse(layer, "format", format_text(plan.format, plan.recast),
+           format_text(experts.format, experts.recast));
+  }
+  return plan_of_layer(model, plan, experts, FileLayout::logical);
+}
+
+void require_plans_format(const ShardPlan& plan, const ShardPlan& own, int layer) {
+  if (own.format == plan.format && own.recast == plan.recast) return;
+  refuse(layer, "format", format_text(plan.format, plan.recast),
+         format_text(own.format, own.recast));
+}
+
+void require_planned(const ShardPlan& plan, const LayerExperts& layer) {
+  if (layer.format != plan.format || layer.recast != plan.recast) {
+    refuse(layer.layer, "format", format_text(plan.format, plan.recast),
+           format_text(layer.format, layer.recast));
+  }
+  if (layer.experts.size() == plan.experts) return;
+  refuse(layer.layer, "number of experts", std::to_string(plan.experts),
+         std::to_string(layer.experts.size()));
 }
 
 }  // namespace moxie

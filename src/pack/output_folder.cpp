@@ -8,6 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <optional>
 #include <ranges>
 #include <string>
 #include <system_error>
@@ -23,6 +27,41 @@ bool is_free_folder(const fs::path& folder) {
   return std::ranges::all_of(fs::directory_iterator(folder), [](const auto& entry) {
     return is_temporary_name(entry.path().filename().string());
   });
+}
+
+namespace {
+
+constexpr auto kAbandonedAfter = std::chrono::minutes(10);
+
+// "12345" of ".rank-000.partial-12345".
+std::optional<pid_t> writer_of(std::string_view name) {
+  if (!name.starts_with(".rank-") || !is_temporary_name(name)) return std::nullopt;
+  name.remove_prefix(name.rfind('-') + 1);
+  pid_t process = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), process);
+  if (error != std::errc() || end != name.data() + name.size() || process <= 0) return std::nullopt;
+  return process;
+}
+
+bool is_old(const fs::path& folder) {
+  fs::file_time_type newest = fs::last_write_time(folder);
+  for (const auto& entry : fs::directory_iterator(folder))
+    newest = std::max(newest, entry.last_write_time());
+  return fs::file_time_type::clock::now() - newest > kAbandonedAfter;
+}
+
+}  // namespace
+
+void remove_abandoned(const fs::path& folder) {
+  std::vector<fs::path> abandoned;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const auto writer = writer_of(entry.path().filename().string());
+    if (!writer || entry.is_symlink() || !entry.is_directory()) continue;
+    if (::kill(*writer, 0) == 0 || errno != ESRCH) continue;
+    if (is_old(entry.path())) abandoned.push_back(entry.path());
+  }
+  std::error_code ignored;  // whatever stays is no worse than before
+  for (const fs::path& path : abandoned) fs::remove_all(path, ignored);
 }
 
 FolderLock::FolderLock(const fs::path& folder) {

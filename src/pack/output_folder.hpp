@@ -13,6 +13,10 @@ namespace moxie {
 // Nothing is in the folder but what another process is still writing, or died writing.
 bool is_free_folder(const std::filesystem::path& folder);
 
+// Removes rank folders that a process died writing: it is gone, and nothing in them has changed for
+// ten minutes, since another machine's processes can not be seen from here.
+void remove_abandoned(const std::filesystem::path& folder);
+
 // Holds other processes off while a folder's content becomes visible; waits for its turn.
 class FolderLock {
  public:

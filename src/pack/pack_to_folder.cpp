@@ -76,6 +76,7 @@ class FolderPacker {
     std::optional<FolderLock> lock;  // outlives `folder`, which cleans up under it
     OutputFolder folder(options_.out);
     check_folder();
+    remove_abandoned(options_.out);
     check_space();
     std::vector<std::unique_ptr<StagedFolder>> staged;
     for (const unsigned rank : report_.ranks)

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "pack/experts_alone.hpp"
 #include "pack/layer_plan.hpp"
 #include "pack/packed_names.hpp"
 
@@ -21,6 +22,12 @@ class FileChoice {
 
   PackedFiles choose() {
     choose_layers();
+    if (whole_.any()) {
+      append(problems_, whole_.uncounted(chosen_.layers));
+    } else {
+      sort(experts_alone(model_, !options_.layers.empty()));
+    }
+    if (!problems_.empty()) throw Error::of(ErrorCode::input, std::move(problems_));
     for (const int number : chosen_.layers) {
       const LayerExperts& layer = model_.require_layer(number);
       add({.name = layer_file_name(number),
@@ -30,7 +37,7 @@ class FileChoice {
           whole_.of_layer(number));
     }
     if (options_.layers.empty() && whole_.any()) {
-      append(problems_, whole_.layers_without_experts());
+      sort(whole_.layers_without_experts(options_.drafts));
       add({.name = std::string(kTopFile), .layer = nullptr, .plan = plan_, .tensors = {}},
           whole_.of_top());
     }
@@ -43,11 +50,19 @@ class FileChoice {
     std::ranges::move(from, std::back_inserter(to));
   }
 
+  // Errors are problems.
+  void sort(std::vector<Finding> findings) {
+    for (Finding& finding : findings) {
+      std::vector<Finding>& to = finding.severity == Severity::error ? problems_ : chosen_.findings;
+      to.push_back(std::move(finding));
+    }
+  }
+
   void choose_layers() {
     std::set<int> layers(options_.layers.begin(), options_.layers.end());
     if (layers.empty()) {
       for (const LayerExperts& layer : model_.layers) {
-        if (!layer.mtp || whole_.any()) layers.insert(layer.layer);
+        if (!layer.mtp || (whole_.any() && options_.drafts)) layers.insert(layer.layer);
       }
       note_draft_blocks();
     }

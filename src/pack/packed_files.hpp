@@ -36,7 +36,8 @@ struct PackedFiles {
 };
 
 // Checks all that headers tell. Errors: Error(input) MOXIE-M011 without a layer to pack, a layer's
-// problems, MOXIE-K013 and MOXIE-C010 for tensors of a whole layer, all of them;
+// problems, MOXIE-K013 and MOXIE-C010 for tensors of a whole layer, all of them, MOXIE-K015 for a
+// model whose experts alone would be packed unasked, MOXIE-K016 for draft blocks beyond the config;
 // Error(unsupported) MOXIE-M009 for a layer that does not fit the plan.
 PackedFiles choose_files(const MoeModel& model, const ShardPlan& plan, const PackOptions& options);
 

@@ -49,17 +49,24 @@ WholeModel::WholeModel(const MoeModel& model, const ShardPlan& plan) : model_(mo
   if (!plan.widths || !model.config.v4) return;
   config_ = &*model.config.v4;
   sort_by_layer();
-  const auto is_there = [&](const ModelTensor& tensor) {
-    return model_.checkpoint.find(tensor.name) != nullptr ||
-           !model_.checkpoint.absent_shard_of(tensor.name).empty();
-  };
-  for (std::uint64_t layer = 0; layer < config_->layers + config_->drafts; ++layer) {
-    const bool whole = std::ranges::any_of(layer_tensors(*config_, layer), [&](const auto& tensor) {
-      return !is_router(tensor.name) && is_there(tensor);
-    });
-    if (whole) whole_layers_.insert(static_cast<int>(layer));
+  for (int layer = 0; layer < end(); ++layer) {
+    const auto listed = layer_tensors(*config_, static_cast<std::uint64_t>(layer));
+    if (std::ranges::any_of(listed, [&](const ModelTensor& tensor) {
+          return !is_router(tensor.name) && is_there(tensor);
+        }))
+      begun_.insert(layer);
   }
-  holds_top_ = std::ranges::any_of(top_tensors(*config_), is_there);
+  whole_ = !begun_.empty() || std::ranges::any_of(top_tensors(*config_), [&](const auto& tensor) {
+    return is_there(tensor);
+  });
+  for (const LayerExperts& layer : model_.layers) {
+    for (const ExpertTensors& expert : layer.experts) of_experts_.merge(tensors_of(expert));
+  }
+}
+
+bool WholeModel::is_there(const ModelTensor& tensor) const {
+  return model_.checkpoint.find(tensor.name) != nullptr ||
+         !model_.checkpoint.absent_shard_of(tensor.name).empty();
 }
 
 void WholeModel::sort_by_layer() {
@@ -82,12 +89,7 @@ FileTensors WholeModel::of_layer(int layer) const {
   if (!holds(layer)) return file;
   for (const ModelTensor& listed : layer_tensors(*config_, static_cast<std::uint64_t>(layer)))
     require(listed, layer, file);
-  std::set<const TensorInfo*> of_experts;
-  const auto experts = std::ranges::find(model_.layers, layer, &LayerExperts::layer);
-  if (experts != model_.layers.end()) {
-    for (const ExpertTensors& expert : experts->experts) of_experts.merge(tensors_of(expert));
-  }
-  add_unlisted(layer, of_experts, file);
+  add_unlisted(layer, file);
   return file;
 }
 
@@ -95,7 +97,7 @@ FileTensors WholeModel::of_top() const {
   FileTensors file;
   if (!any()) return file;
   for (const ModelTensor& listed : top_tensors(*config_)) require(listed, kTop, file);
-  add_unlisted(kTop, {}, file);
+  add_unlisted(kTop, file);
   return file;
 }
 
@@ -126,8 +128,7 @@ void WholeModel::require(const ModelTensor& listed, int layer, FileTensors& file
   file.problems.push_back(std::move(finding));
 }
 
-void WholeModel::add_unlisted(int layer, const std::set<const TensorInfo*>& known,
-                              FileTensors& file) const {
+void WholeModel::add_unlisted(int layer, FileTensors& file) const {
   const auto held = by_layer_.find(layer);
   if (held == by_layer_.end()) return;
   std::set<std::string_view> listed;
@@ -135,7 +136,7 @@ void WholeModel::add_unlisted(int layer, const std::set<const TensorInfo*>& know
   for (const Finding& problem : file.problems) listed.insert(problem.where.tensor);
   std::vector<SourceTensor> unlisted;
   for (const TensorInfo* tensor : held->second) {
-    if (known.contains(tensor) || listed.contains(tensor->name)) continue;
+    if (of_experts_.contains(tensor) || listed.contains(tensor->name)) continue;
     unlisted.push_back(
         {{.name = tensor->name, .dtype = tensor->dtype, .shape = tensor->shape, .cut = {}},
          tensor});
@@ -150,14 +151,49 @@ void WholeModel::add_unlisted(int layer, const std::set<const TensorInfo*>& know
   std::ranges::move(unlisted, std::back_inserter(file.tensors));
 }
 
-std::vector<Finding> WholeModel::layers_without_experts() const {
+std::vector<Finding> WholeModel::layers_without_experts(bool drafts) const {
   std::vector<Finding> findings;
-  for (const int layer : whole_layers_) {
+  const int due = drafts ? end() : static_cast<int>(config_->layers);
+  for (int layer = 0; layer < due; ++layer) {
     if (std::ranges::find(model_.layers, layer, &LayerExperts::layer) != model_.layers.end())
       continue;
-    findings.push_back({.code = "MOXIE-K013",
-                        .message = "the layer has no routed experts",
-                        .where = {.file = model_.checkpoint.path().string(), .layer = layer}});
+    Finding finding{.code = "MOXIE-K013",
+                    .message = "the layer has no routed experts",
+                    .where = {.file = model_.checkpoint.path().string(), .layer = layer}};
+    const auto number = static_cast<std::uint64_t>(layer);
+    const auto listed =
+        routed_tensors(*config_, number, model_.format.value_or(BlockFormat::mxfp4));
+    const auto absent = std::ranges::find_if(listed, [&](const ModelTensor& tensor) {
+      return !model_.checkpoint.absent_shard_of(tensor.name).empty();
+    });
+    if (absent != listed.end()) {
+      const std::string_view shard = model_.checkpoint.absent_shard_of(absent->name);
+      finding.code = "MOXIE-C010";
+      finding.message = "the shard of the layer's routed experts is not on disk";
+      finding.where.file = (model_.checkpoint.path() / shard).string();
+      finding.where.tensor = absent->name;
+      finding.hint = "download the shard";
+    } else if (number >= config_->layers && !begun_.contains(layer)) {
+      finding.code = "MOXIE-K017";
+      finding.severity = Severity::warning;
+      finding.message = "the config counts a draft block that the checkpoint does not hold";
+    }
+    findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
+std::vector<Finding> WholeModel::uncounted(const std::vector<int>& layers) const {
+  std::vector<Finding> findings;
+  for (const int layer : layers) {
+    if (layer < end()) continue;
+    findings.push_back(
+        {.code = "MOXIE-K016",
+         .message = "the checkpoint holds a draft block that the config does not count",
+         .where = {.file = model_.checkpoint.config_path().string(), .layer = layer},
+         .expected = "compress_ratios of " + std::to_string(layer + 1) + " layers and drafts",
+         .got = std::to_string(end()),
+         .hint = "correct the config, or leave draft blocks out: --layers main"});
   }
   return findings;
 }

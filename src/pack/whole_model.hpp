@@ -35,30 +35,36 @@ class WholeModel {
  public:
   WholeModel(const MoeModel& model, const ShardPlan& plan);
 
-  // A layer is packed whole when any of its tensors is there that is neither of routed experts nor
-  // of the router.
-  [[nodiscard]] bool holds(int layer) const { return whole_layers_.contains(layer); }
-  // Any layer is whole, or a tensor is there that belongs to no layer.
-  [[nodiscard]] bool any() const { return !whole_layers_.empty() || holds_top_; }
+  // A model is whole when any listed tensor is there that is neither of routed experts nor of a
+  // router, of a layer or of none. Then every layer has to be.
+  [[nodiscard]] bool any() const { return whole_; }
+  [[nodiscard]] bool holds(int layer) const { return whole_ && layer < end(); }
   // Of whole layers; nothing for others.
   [[nodiscard]] FileTensors of_layer(int layer) const;
   [[nodiscard]] FileTensors of_top() const;
-  // Whole layers without routed experts.
-  [[nodiscard]] std::vector<Finding> layers_without_experts() const;
+  // Layers of a whole model without routed experts; a warning for draft blocks of which nothing is
+  // there. Draft blocks alone only where they are asked for.
+  [[nodiscard]] std::vector<Finding> layers_without_experts(bool drafts) const;
+  // Draft blocks among these layers that the config does not count.
+  [[nodiscard]] std::vector<Finding> uncounted(const std::vector<int>& layers) const;
 
  private:
   static constexpr int kTop = -1;
 
+  // Of all layers that the config counts.
+  [[nodiscard]] int end() const { return static_cast<int>(config_->layers + config_->drafts); }
+  [[nodiscard]] bool is_there(const ModelTensor& tensor) const;
   void sort_by_layer();
   [[nodiscard]] int layer_of(std::string_view name) const;
   void require(const ModelTensor& listed, int layer, FileTensors& file) const;
-  void add_unlisted(int layer, const std::set<const TensorInfo*>& known, FileTensors& file) const;
+  void add_unlisted(int layer, FileTensors& file) const;
 
   const MoeModel& model_;
   const V4Config* config_ = nullptr;  // of models that can be packed whole
   std::map<int, std::vector<const TensorInfo*>> by_layer_;
-  std::set<int> whole_layers_;
-  bool holds_top_ = false;
+  std::set<const TensorInfo*> of_experts_;  // of all layers
+  std::set<int> begun_;                     // layers with listed tensors around their experts
+  bool whole_ = false;
 };
 
 }  // namespace moxie

@@ -97,8 +97,8 @@ void make_whole(Recipe& recipe, const SynthOptions& options) {
   require_v4_names(recipe);
   const ModelConfig source = read_config(options.config, {});
   std::string lacking;
-  for (const std::string_view key : lacking_v4_keys(options.config, source))
-    lacking += (lacking.empty() ? "" : ", ") + std::string(key);
+  for (const LackingKey& lack : lacking_v4_keys(options.config, source))
+    lacking += (lacking.empty() ? "" : ", ") + std::string(lack.key);
   if (!lacking.empty()) {
     refuse("the config lacks sizes of the tensors around the experts",
            "numbers that go together, at its top level or in text_config",

@@ -139,7 +139,9 @@ TEST_F(UsageRefusals, CoverRanksThatAreNone) {
 }
 
 TEST_F(UsageRefusals, CoverSizesThatAreNone) {
-  for (const char* size : {"5x", "MB", "-1", "-1MB", "", "1e9"})
+  for (const char* size :
+       {"5x", "MB", "-1", "-1MB", "", "1e9", "0x100000", "0xff", "010MB", "0b11",
+        "18446744073709551616", "18446744073709551617KiB", "99999999999999999999999", "20EiB"})
     EXPECT_TRUE(has(pack({std::string("--memory=") + size}), "--memory")) << size;
   for (const char* size : {"0", "1KB"}) {
     const std::string line =

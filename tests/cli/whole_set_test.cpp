@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/run_command.hpp"
+#include "support/whole_checkpoint.hpp"
 
 namespace moxie {
 namespace {
@@ -137,8 +138,44 @@ TEST_F(WholeSetCommand, DraftsThatDoNotFitAnNvfp4PlanAreExit4WithTheWidth) {
       expect_refusal(4, "MOXIE-M009", {"pack", other, "--out", set(), "--tp", "6"});
   EXPECT_TRUE(has(line, "do not divide the width 112")) << line;
   expect_refusal(4, "MOXIE-M009", {"pack", other, "--out", set(), "--layout", "kernel"});
+  EXPECT_TRUE(has(line, "--layers main")) << line;
+  const Json main =
+      expect_document({"pack", other, "--out", set(), "--tp", "6", "--layers", "main"});
+  EXPECT_EQ(number(main, "files"), 6U * 2) << "the layer, and what belongs to none";
+  expect_success({"verify", set(), "--against", other});
+  fs::remove_all(set());
+  expect_refusal(2, "MOXIE-U001",
+                 {"pack", other, "--out", set(), "--layers", "main", "--layers", "0"});
   expect_success({"pack", other, "--out", set(), "--tp", "2"});
   expect_success({"verify", set(), "--against", other});
+  expect_success({"doctor", set(), "--deep"});
+  for (const std::string& from : {set(), other})
+    expect_refusal(4, "MOXIE-M009", {"run", from, "--tp", "2", "--layer", "1"});
+}
+
+// Fewer experts than the main layers', and more: all of them run, and no other.
+TEST_F(WholeSetCommand, DraftsRunWithExpertsOfTheirOwnNumber) {
+  for (const std::uint64_t experts : {3U, 8U}) {
+    const std::string other = (folder_.path() / ("v4.1-" + std::to_string(experts))).string();
+    test::write_whole(other, {.config = test::narrow_v4_1(experts)});
+    const Words run = {"--layer", "2", "--tokens", "9", "--check", "--tp", "3"};
+    const std::string all = std::to_string(experts);
+    const auto expect_run = [&](const std::string& from) {
+      expect_success(Words{"run", from} + run + Words{"--top-k", all});
+      expect_refusal(2, "MOXIE-R007",
+                     Words{"run", from} + run + Words{"--top-k", std::to_string(experts + 1)});
+      const Json ran = expect_document(Words{"run", from} + run);
+      EXPECT_TRUE(ran.find("ok")->as_bool());
+    };
+    expect_run(other);
+    for (const char* layout : {"logical", "kernel"}) {
+      expect_success({"pack", other, "--out", set(), "--tp", "3", "--layout", layout});
+      expect_run(set());
+      const Json doctor = expect_document({"doctor", set(), "--deep"});
+      EXPECT_TRUE(doctor.find("ok")->as_bool());
+      fs::remove_all(set());
+    }
+  }
 }
 
 }  // namespace

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What pack_to_folder writes, read back by the strict reader.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -240,6 +244,32 @@ TEST(PackFolder, MultiTokenPredictionBlocksArePackedOnlyWhenAsked) {
             std::vector<int>{1});
   const Checkpoint packed = open_checkpoint(model / "mtp" / "rank-000");
   EXPECT_NE(packed.find("mtp.0.ffn.experts.0.w1.weight"), nullptr);
+}
+
+// A process that is gone, one that is not, one of another machine perhaps, and a name that is none.
+TEST(PackFolder, WhatAKilledPackLeftIsRemoved) {
+  const pid_t gone = ::fork();
+  if (gone == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(gone, nullptr, 0), gone);
+  const TinyModel model(tiny_options(BlockFormat::mxfp4));
+  const auto out = model / "packed";
+  const auto leave = [&](const std::string& name, std::chrono::minutes age) {
+    std::filesystem::create_directories(out / name);
+    std::ofstream(out / name / "model-00000.safetensors") << "begun";
+    const auto then = std::filesystem::file_time_type::clock::now() - age;
+    std::filesystem::last_write_time(out / name / "model-00000.safetensors", then);
+    std::filesystem::last_write_time(out / name, then);
+  };
+  const std::string dead = ".partial-" + std::to_string(gone);
+  leave(".rank-000" + dead, std::chrono::minutes(20));
+  leave(".rank-001" + dead, std::chrono::minutes(1));
+  leave(".rank-002.partial-" + std::to_string(::getppid()), std::chrono::minutes(20));
+  leave(".rank-003" + dead + "x", std::chrono::minutes(20));
+  pack_to_folder(*model, plan_of(*model, 1), {.out = out});
+  EXPECT_FALSE(std::filesystem::exists(out / (".rank-000" + dead)));
+  EXPECT_TRUE(std::filesystem::exists(out / (".rank-001" + dead)));
+  EXPECT_TRUE(std::filesystem::exists(out / (".rank-002.partial-" + std::to_string(::getppid()))));
+  EXPECT_TRUE(std::filesystem::exists(out / (".rank-003" + dead + "x")));
 }
 
 TEST(PackFolder, ProgressRisesToItsTotal) {

@@ -79,14 +79,14 @@ inline Json narrow_v4(const Numbers& numbers = {}, std::vector<int> ratios = {0,
   return with_tiles_of_four(one_layer_v4(narrow_widths(numbers), std::move(ratios)));
 }
 
-// V4.1 with one main layer of five experts, two draft blocks of three, and pictures.
-inline Json narrow_v4_1() {
+// V4.1 with one main layer of five experts, two draft blocks of three or so, and pictures.
+inline Json narrow_v4_1(std::uint64_t draft_experts = 3) {
   Json config = synth_config("deepseek-v4.1-flash");
   Json text = *config.find("text_config");
   for (const auto& [key, value] : narrow_widths({{"num_hidden_layers", 1},
                                                  {"n_routed_experts", 5},
                                                  {"num_experts_per_tok", 2},
-                                                 {"dspark_n_routed_experts", 3},
+                                                 {"dspark_n_routed_experts", draft_experts},
                                                  {"dspark_num_experts_per_tok", 2},
                                                  {"dspark_markov_rank", 8},
                                                  {"num_attention_heads", 16},
