@@ -156,6 +156,7 @@ std::string text_of(const OpenedModel& opened, const std::array<TensorClass, 4>&
 }  // namespace
 
 int run_inspect(const InspectArgs& args, const Console& console) {
+  if (is_packed_folder(args.model)) return inspect_packed(args, console);
   OpenedModel opened = open_model(args.model);
   bool broken = false;
   const auto add_problems = [&](const std::vector<Finding>& problems) {

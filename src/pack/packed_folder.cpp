@@ -351,6 +351,19 @@ PackedFolder open_packed_folder(const fs::path& path) {
   return folder;
 }
 
+namespace {
+
+std::string packing_hint(const ModelConfig& config, int layer) {
+  const std::uint64_t drafts = config.v4 ? config.v4->drafts : 0;
+  const bool known = std::ranges::find(config.moe_layers, layer) != config.moe_layers.end();
+  const bool draft = layer >= 0 && static_cast<std::uint64_t>(layer) >= config.num_layers &&
+                     static_cast<std::uint64_t>(layer) < config.num_layers + drafts;
+  if (known || draft || !config.v4) return "pack it with --layers " + std::to_string(layer);
+  return "the model has " + std::to_string(config.num_layers + drafts) + " layers, drafts included";
+}
+
+}  // namespace
+
 BlobSource blob_source(const PackedFolder& folder, unsigned rank, int layer) {
   if (!std::ranges::binary_search(folder.ranks, rank)) {
     refuse({.file = folder.path.string(), .rank = rank}, "the set does not hold this rank", {}, {},
@@ -358,7 +371,7 @@ BlobSource blob_source(const PackedFolder& folder, unsigned rank, int layer) {
   }
   if (!std::ranges::binary_search(folder.layers, layer)) {
     refuse({.file = folder.path.string(), .layer = layer}, "the set does not hold this layer", {},
-           {}, "pack it with --layers " + std::to_string(layer));
+           {}, packing_hint(folder.config, layer));
   }
   const auto loader = std::make_shared<const LayerLoader>(folder, rank, layer);
   const auto pages = std::make_shared<PageBudget>();
