@@ -56,6 +56,11 @@ void examine_checkpoint(const DoctorArgs& args, const Console& console, Examinat
                             console.progress(fmt::format("layer {}", layer.layer), "experts"));
     findings.insert(findings.end(), bad.begin(), bad.end());
   }
+  const auto append = [&](std::vector<Finding> more) {
+    findings.insert(findings.end(), more.begin(), more.end());
+  };
+  append(check_whole_model(opened.model, args.layers));
+  if (args.deep && args.layers.empty()) append(check_stored_top(opened.model));
   for (const int layer : args.layers) {
     const auto held = std::ranges::find(opened.model.layers, layer, &LayerExperts::layer);
     if (held == opened.model.layers.end())
@@ -86,6 +91,10 @@ void examine_packed(const DoctorArgs& args, Examination& result) {
     for (const unsigned rank : folder.ranks)
       collect(result.findings, [&] { (void)load_packed(folder, rank, layer); });
   }
+  collect(result.findings, [&] {
+    const auto lost = check_packed_tensors(folder, args.deep, args.layers);
+    result.findings.insert(result.findings.end(), lost.begin(), lost.end());
+  });
   if (!args.deep || !args.layers.empty()) return;
   for (const unsigned rank : folder.ranks)
     collect(result.findings, [&] { check_packed_top(folder, rank); });

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "cli/verbs.hpp"
+#include "moxie/pack.hpp"
 #include "moxie/report.hpp"
 
 namespace moxie::cli {
@@ -155,6 +156,7 @@ std::string text_of(const OpenedModel& opened, const std::array<TensorClass, 4>&
 }  // namespace
 
 int run_inspect(const InspectArgs& args, const Console& console) {
+  if (is_packed_folder(args.model)) return inspect_packed(args, console);
   OpenedModel opened = open_model(args.model);
   bool broken = false;
   const auto add_problems = [&](const std::vector<Finding>& problems) {
@@ -167,6 +169,7 @@ int run_inspect(const InspectArgs& args, const Console& console) {
   };
   for (const LayerExperts& layer : opened.model.layers) add_problems(layer.problems);
   for (const DenseExperts& layer : opened.model.dense) add_problems(layer.problems);
+  add_problems(check_whole_model(opened.model));
   if (broken) throw Error::of(ErrorCode::input, std::move(opened.findings));
   const auto classes = classify(opened.model.checkpoint);
   console.print(document_of(opened, classes), text_of(opened, classes));

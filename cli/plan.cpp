@@ -6,6 +6,7 @@
 #include "cli/placements.hpp"
 #include "cli/verbs.hpp"
 #include "moxie/layer.hpp"
+#include "moxie/pack.hpp"
 #include "moxie/report.hpp"
 
 namespace moxie::cli {
@@ -147,6 +148,13 @@ void size_workspace(ShardPlan& plan, OpenedModel& opened, std::uint64_t tokens) 
 }  // namespace
 
 int run_plan(const PlanArgs& args, const Console& console) {
+  if (is_packed_folder(args.model)) {
+    throw Error(ErrorCode::usage, {.code = "MOXIE-U001",
+                                   .message = "a packed set has its plan: " + args.model.string() +
+                                              "/moxie-plan.json",
+                                   .where = {.file = args.model.string()},
+                                   .hint = "plan its source, or see moxie inspect"});
+  }
   OpenedModel opened = open_model(args.model);
   const std::optional<Certificate> certificate = apply_certificate(opened, args.certificate);
   PlanOptions options = args.options;

@@ -30,6 +30,7 @@ struct InspectArgs {
   std::filesystem::path model;
 };
 int run_inspect(const InspectArgs& args, const Console& console);
+int inspect_packed(const InspectArgs& args, const Console& console);
 
 // The option --placement; `file` belongs to the kind of that name.
 struct GivenPlacement {

@@ -135,10 +135,20 @@ MOXIE_API std::vector<std::filesystem::path> files_to_pack(const MoeModel& model
                                                            const ShardPlan& plan,
                                                            const PackOptions& options);
 
-// Every stored scale, scalar and bias of a layer that no reader may use, the first of each tensor;
-// activation scales as warnings. `progress` counts experts. Error(input) with the layer's problems.
+// What headers tell of a DeepSeek-V4 checkpoint that holds more than routed experts: listed tensors
+// that are absent or of another type or shape (MOXIE-K013). Of these layers, or of everything.
+// Tensors of absent shards are left out.
+MOXIE_API std::vector<Finding> check_whole_model(const MoeModel& model,
+                                                 const std::vector<int>& layers = {});
+
+// Every stored scale, scalar, bias and router value of a layer that no reader may use, the first of
+// each tensor; of a layer that is there as a whole also values of its other tensors that are no
+// numbers. Activation scales as warnings. `progress` counts experts. Error(input) with the layer's
+// problems.
 MOXIE_API std::vector<Finding> check_stored_values(const MoeModel& model, int layer,
                                                    const Progress& progress = {});
+// The same for tensors that belong to no layer.
+MOXIE_API std::vector<Finding> check_stored_top(const MoeModel& model);
 
 // A folder written by pack_to_folder, opened for running: the plan it was made under and what is in
 // it. Reads plan, file lists and headers.
@@ -165,6 +175,12 @@ MOXIE_API PackedExperts load_packed(const PackedFolder& folder, unsigned rank, i
 // Every byte of a rank's tensors that belong to no layer against its checksum; nothing where the
 // rank has none. Error(input) MOXIE-K005.
 MOXIE_API void check_packed_top(const PackedFolder& folder, unsigned rank);
+
+// The tensors around the routed experts that plan and config list, on every rank that is here, and
+// the files that pack wrote: what is absent or of another type or shape is MOXIE-V004. `deep`:
+// their values as check_stored_values() looks at a checkpoint's. Of these layers, or of everything.
+MOXIE_API std::vector<Finding> check_packed_tensors(const PackedFolder& folder, bool deep,
+                                                    const std::vector<int>& layers = {});
 
 MOXIE_API BlobSource blob_source(const PackedFolder& folder, unsigned rank, int layer);
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,13 +33,18 @@ struct VerifyReport {
       findings;  // errors name tensor, rank, unit and offset of the first difference
 };
 
+// What else has to pass before a proof is written; called once, after the bytes were compared.
+using FurtherCheck = std::function<bool(const VerifyReport& bytes)>;
+
 // Checks a folder written by pack_to_folder against its source: the real parts of all ranks, joined
 // in rank order, cover and equal every source tensor; every tail is zero; file sizes, checksums and
-// the plan's hash hold. When everything passes writes DIR/moxie-proof.json; when not, removes an
-// old one. Errors: Error(input) when DIR is no packed set;
-// Error(verdict) MOXIE-V007 when it is one of another model.
+// the plan's hash hold. When everything passes, `further` too, writes DIR/moxie-proof.json; when
+// not, or on any error that speaks of the set or of what was asked, removes an old one. Errors:
+// Error(input) when DIR is no packed set; Error(verdict) MOXIE-V007 when it is one of another
+// model; those of `further`.
 MOXIE_API VerifyReport verify_packed(const std::filesystem::path& dir, const MoeModel& source,
-                                     const Progress& progress = {});
+                                     const Progress& progress = {},
+                                     const FurtherCheck& further = {});
 
 // What padding adds to the numbers of a layer, and whether the parts of all ranks add up to the
 // whole model's. Virtual heads hold what attention gives queries of zeros: an average of values.
@@ -47,16 +54,20 @@ struct PaddingCheck {
   std::uint64_t tokens = 0;
   std::uint64_t virtual_heads = 0;  // over all tensor-parallel ranks, as the next three
   std::uint64_t virtual_groups = 0;
-  std::uint64_t virtual_columns = 0;   // of the shared experts
-  std::uint64_t virtual_rows = 0;      // of the vocabulary; 0 where the set has none
-  std::uint64_t zero_products = 0;     // of padding alone, found exactly zero
-  double max_err_over_bound = 0;       // of sums over ranks against the source; infinite for none
-  std::vector<Finding> findings = {};  // MOXIE-V009, MOXIE-V010: at most 20
+  std::uint64_t virtual_columns = 0;            // of the shared experts
+  std::optional<std::uint64_t> virtual_rows{};  // of the vocabulary; nothing where it is absent
+  std::uint64_t zero_products = 0;              // of padding alone, found exactly zero
+  double max_err_over_bound = 0;  // of sums over ranks against the source; infinite for none
+  // MOXIE-V009 and MOXIE-V010: at most 20. MOXIE-K018 (warning) for each tensor of the source that
+  // holds a value that is no number: what it enters is not judged. MOXIE-V008 (note) for a set or
+  // source without the vocabulary, which was then not checked.
+  std::vector<Finding> findings = {};
 };
 struct PaddingOptions {
   int layer = 0;  // draft blocks count after the last layer
   std::uint64_t tokens = 2;
   std::uint64_t seed = 0;
+  Progress progress{};  // steps done; answering false stops with Error(interrupted)
 };
 // In double precision on the packed bytes of one layer of a set that holds all of a DeepSeek-V4
 // model's tensors. Padding: products of virtual rows and columns of wq_b, wo_a, wo_b, the shared
@@ -64,7 +75,7 @@ struct PaddingOptions {
 // values is -0, their tiles have the smallest scale, and sinks of virtual heads are minus infinity.
 // Sums: attention values of real heads and logits have the source's bits; output path and shared
 // expert of all ranks add up to the source's within the rounding of the sums. Errors:
-// Error(unsupported) MOXIE-V011 for a set or source without those tensors.
+// Error(unsupported) MOXIE-V011 for a set or source without the layer's tensors.
 MOXIE_API PaddingCheck check_padding(const std::filesystem::path& dir, const MoeModel& source,
                                      const PaddingOptions& options = {});
 

@@ -215,6 +215,15 @@ class LayerFile {
   std::optional<NamedExperts> named_;  // of the logical layout
 };
 
+std::string packing_hint(const ModelConfig& config, int layer) {
+  const std::uint64_t drafts = config.v4 ? config.v4->drafts : 0;
+  const bool known = std::ranges::find(config.moe_layers, layer) != config.moe_layers.end();
+  const bool draft = layer >= 0 && static_cast<std::uint64_t>(layer) >= config.num_layers &&
+                     static_cast<std::uint64_t>(layer) < config.num_layers + drafts;
+  if (known || draft || !config.v4) return "pack it with --layers " + std::to_string(layer);
+  return "the model has " + std::to_string(config.num_layers + drafts) + " layers, drafts included";
+}
+
 }  // namespace
 
 ShardPlan plan_of_layer(const PackedFolder& folder, int layer) {
@@ -240,7 +249,7 @@ ShardPlan plan_to_run(const PackedFolder& folder, int layer) {
 void require_layer(const PackedFolder& folder, int layer) {
   if (std::ranges::binary_search(folder.layers, layer)) return;
   refuse_set({.file = folder.path.string(), .layer = layer}, "the set does not hold this layer", {},
-             {}, "pack it with --layers " + std::to_string(layer));
+             {}, packing_hint(folder.config, layer));
 }
 
 struct LayerLoader::File : LayerFile {

@@ -47,6 +47,13 @@ PackedRank open_rank(const fs::path& folder, unsigned rank) {
       refuse(list, "entry " + file.key + " lacks bytes or xxh3_128");
     packed.files[file.key] = {bytes->as_unsigned(), checksum->as_string()};
   }
+  const Json* layers = document.find("layers");
+  const Json* top = document.find("top");
+  if (layers != nullptr && top != nullptr) {
+    packed.packed = {.layers = {}, .top = top->as_bool()};
+    for (const Json& layer : layers->elements())
+      packed.packed->layers.push_back(static_cast<int>(layer.as_unsigned()));
+  }
   try {
     packed.checkpoint = open_checkpoint(folder);
   } catch (const Error& error) {

@@ -20,6 +20,12 @@ struct PackedFileRecord {
   std::string checksum;
 };
 
+// What a rank was given, as files.json states it; its files may have been lost since.
+struct PackedScope {
+  std::vector<int> layers;
+  bool top = false;  // tensors that belong to no layer
+};
+
 struct PackedRank {
   unsigned rank = 0;
   std::filesystem::path folder;
@@ -27,6 +33,7 @@ struct PackedRank {
   std::vector<Finding> problems;                  // why it does
   std::string plan_hash;                          // as files.json states it
   std::map<std::string, PackedFileRecord> files;  // by name, as files.json states them
+  std::optional<PackedScope> packed{};            // nothing where files.json does not say
 };
 
 struct PackedSet {

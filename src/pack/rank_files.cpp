@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/parallel.hpp"
+#include "pack/around_values.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/tensor_part.hpp"
@@ -63,6 +64,8 @@ void RankFiles::fill(const Piece& piece, std::span<std::byte> buffer) const {
   // The tail of scales is a legal scale: all of it can be searched at once.
   if (piece.tensor->tensor.dtype == DType::f8_e8m0)
     check_tile_scales(model_.checkpoint, *piece.tensor->source, part, piece.first_row, out);
+  check_router_rows(*piece.tensor->source, place_around(model_, *piece.tensor->source, file_.layer),
+                    piece.first_row, out);
 }
 
 std::uint64_t RankFiles::file_bytes(const Piece& piece) const {

@@ -6,7 +6,9 @@
 #include "base/errors.hpp"
 #include "base/parallel.hpp"
 #include "moxie/pack.hpp"
+#include "pack/around_values.hpp"
 #include "pack/scale_check.hpp"
+#include "pack/whole_check.hpp"
 
 namespace moxie {
 
@@ -65,6 +67,21 @@ std::vector<Finding> check_expert(const MoeModel& model, const LayerExperts& lay
   return findings;
 }
 
+// A router that is only read by those who run with it, unless the layer is packed whole.
+std::vector<Finding> check_router(const MoeModel& model, const LayerExperts& layer) {
+  std::vector<Finding> findings;
+  const RouterTensors& router = layer.router;
+  for (const TensorInfo* tensor :
+       {router.weight, router.bias, router.token_table, router.input_scale, router.expert_scale}) {
+    if (tensor == nullptr || is_router_tensor(tensor->name)) continue;
+    collect(findings, [&] {
+      check_router_numbers(*tensor, place_around(model, *tensor, &layer), 0,
+                           model.checkpoint.bytes(*tensor));
+    });
+  }
+  return findings;
+}
+
 }  // namespace
 
 std::vector<Finding> check_stored_values(const MoeModel& model, int layer,
@@ -79,8 +96,10 @@ std::vector<Finding> check_stored_values(const MoeModel& model, int layer,
         count, [&](std::uint64_t i) { found[first + i] = check_expert(model, source, first + i); });
     report_progress(progress, first + count, found.size());
   }
-  for (std::vector<Finding>& of_expert : found) {
-    for (Finding& finding : of_expert) findings.push_back(std::move(finding));
+  found.push_back(check_router(model, source));
+  found.push_back(check_around(model, source));
+  for (std::vector<Finding>& part : found) {
+    for (Finding& finding : part) findings.push_back(std::move(finding));
   }
   return findings;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/parallel.hpp"
+#include "pack/around_values.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/tensor_part.hpp"
@@ -183,6 +184,10 @@ class TensorComparison {
             source.subspan((part.first_row + row) * part.source_row_bytes + part.first_byte, real);
         if (rank.tensor->tensor.dtype == DType::f8_e8m0)
           check_tile_scales(source_.checkpoint, *rank.tensor->source, part, row, original);
+        if (file_.layer && is_router_tensor(rank.tensor->source->name)) {
+          check_router_rows(*rank.tensor->source, router_place(*rank.tensor->source),
+                            part.first_row + row, original);
+        }
         const std::size_t at = first_difference(original, packed.first(real));
         if (at != real) {
           tally.finding = differs("MOXIE-V002", "real part differs from the source", rank, row, at,
@@ -202,6 +207,11 @@ class TensorComparison {
       tally.tail_bytes += tail.size();
     }
     return tally;
+  }
+
+  [[nodiscard]] AroundPlace router_place(const TensorInfo& tensor) const {
+    const auto layer = std::ranges::find(source_.layers, *file_.layer, &LayerExperts::layer);
+    return place_around(source_, tensor, layer == source_.layers.end() ? nullptr : &*layer);
   }
 
   [[nodiscard]] Finding differs(std::string code, std::string message, const RankPart& rank,

@@ -38,7 +38,7 @@ class SetVerifier {
     whole_.emplace(*source_, set_.plan);
   }
 
-  VerifyReport verify() {
+  VerifyReport verify(const FurtherCheck& further) {
     report_.plan_hash = set_.plan_hash;
     report_.ranks = static_cast<unsigned>(set_.ranks.size());
     for (Finding& finding : check_plan(set_, *source_)) add(std::move(finding));
@@ -57,7 +57,8 @@ class SetVerifier {
       add({.code = "MOXIE-V002",
            .message = std::to_string(hidden_findings_) + " more differences"});
     }
-    if (report_.passed) {
+    const bool all = !further || further(report_);  // asked of a set that did not pass, too
+    if (report_.passed && all) {
       write_proof(set_);
     } else {
       remove_proof(set_.folder);
@@ -66,7 +67,11 @@ class SetVerifier {
   }
 
  private:
-  void add(Finding finding) { report_.findings.push_back(std::move(finding)); }
+  // Whatever becomes of the rest, the first difference ends what an older proof says.
+  void add(Finding finding) {
+    if (finding.severity == Severity::error) remove_proof(set_.folder);
+    report_.findings.push_back(std::move(finding));
+  }
 
   void add_limited(std::vector<Finding> findings) {
     for (Finding& finding : findings) {
@@ -103,6 +108,7 @@ class SetVerifier {
     std::erase_if(layers, [&](int layer) { return !source_has(layer); });
     report_.layers.assign(layers.begin(), layers.end());
     note_unpacked_layers();
+    check_lost(layers);
     if (layers.empty()) {
       add({.code = "MOXIE-V004",
            .message = "the packed set holds no layer",
@@ -161,6 +167,28 @@ class SetVerifier {
            .message = "the set holds tensors of no layer, and the source does not",
            .where = {.file = set_.folder.string()}});
     }
+  }
+
+  // What files.json says was packed, and no rank lists any more.
+  void check_lost(const std::set<int>& held) {
+    std::set<int> lost;
+    bool lost_top = false;
+    for (const PackedRank& rank : set_.ranks) {
+      if (!rank.packed) continue;
+      for (const int layer : rank.packed->layers) {
+        if (!held.contains(layer) && source_has(layer)) lost.insert(layer);
+      }
+      lost_top = lost_top || (rank.packed->top && !holds_top_);
+    }
+    for (const int layer : lost) {
+      add({.code = "MOXIE-V004",
+           .message = "a layer that was packed is absent on every rank",
+           .where = {.file = set_.folder.string(), .layer = layer}});
+    }
+    if (!lost_top) return;
+    add({.code = "MOXIE-V004",
+         .message = "the tensors that belong to no layer were packed and are absent on every rank",
+         .where = {.file = (set_.folder / rank_folder_name(0) / kTopFile).string()}});
   }
 
   void note(std::string message) {
@@ -302,14 +330,17 @@ class SetVerifier {
 
 }  // namespace
 
-VerifyReport verify_packed(const fs::path& dir, const MoeModel& source, const Progress& progress) {
+VerifyReport verify_packed(const fs::path& dir, const MoeModel& source, const Progress& progress,
+                           const FurtherCheck& further) {
   try {
-    return SetVerifier(dir, source, progress).verify();
+    return SetVerifier(dir, source, progress).verify(further);
   } catch (const fs::filesystem_error& error) {
     raise_system("look at", error.path1(), error.code().value());
   } catch (const Error& error) {
-    // Bytes that can not be read are bytes that are not proven.
-    if (error.code() == ErrorCode::input) remove_proof(dir);
+    // What can not be read or asked is not proven; a stop or a full disk says nothing of the set.
+    const bool silent =
+        error.code() == ErrorCode::interrupted || error.code() == ErrorCode::environment;
+    if (!silent) remove_proof(dir);
     throw;
   }
 }

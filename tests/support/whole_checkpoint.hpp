@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole DeepSeek-V4 checkpoints, every tensor of the model's own list, in which single tensors can
-// be changed or left out. Bytes count up: no two neighbours are equal and none is zero.
+// be changed or left out. Bytes count up: no two neighbours are equal and none is zero, but for ids
+// of experts.
 #pragma once
 
 #include <cstdint>
@@ -107,7 +108,8 @@ inline Json narrow_v4_1(std::uint64_t draft_experts = 3) {
   return with_tiles_of_four(std::move(config));
 }
 
-// Bytes 1 … 251 in turn, from a place that depends on the tensor; scales stay legal.
+// Bytes 1 … 251 in turn, from a place that depends on the tensor; scales stay legal, ids are those
+// of the first three experts.
 inline std::string counted_bytes(const ModelTensor& tensor, std::uint64_t number) {
   const std::uint64_t size = TensorEntry{tensor.name, tensor.dtype, tensor.shape}.bytes();
   std::string bytes(size, '\0');
@@ -115,6 +117,12 @@ inline std::string counted_bytes(const ModelTensor& tensor, std::uint64_t number
   const std::uint64_t period = scale ? 113 : 251;
   for (std::uint64_t at = 0; at < size; ++at)
     bytes[at] = static_cast<char>(1 + (31 * number + at) % period);
+  if (tensor.dtype == DType::i64) {
+    for (std::uint64_t at = 0; at < size; at += sizeof(std::int64_t)) {
+      const auto id = static_cast<std::int64_t>((number + at / sizeof(std::int64_t)) % 3);
+      std::memcpy(bytes.data() + at, &id, sizeof id);
+    }
+  }
   if (tensor.name.ends_with("_scale_2") || tensor.name.ends_with("input_scale")) {
     const float value = static_cast<float>(1 + number % 97) / 4096.0F;
     std::memcpy(bytes.data(), &value, sizeof value);

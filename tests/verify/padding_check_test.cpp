@@ -187,7 +187,11 @@ TEST(PaddingCheck, TakesTheKernelLayoutAndSetsOfSomeLayers) {
   pack_to_folder(*model, plan, {.out = model / "one", .layers = {1}});
   const PaddingCheck one = check_padding(model / "one", *model, {.layer = 1});
   EXPECT_TRUE(one.passed);
-  EXPECT_EQ(one.virtual_rows, 0U) << "without the vocabulary";
+  EXPECT_FALSE(one.virtual_rows.has_value()) << "without the vocabulary";
+  ASSERT_EQ(one.findings.size(), 1U);
+  EXPECT_EQ(one.findings[0].code, "MOXIE-V008");
+  EXPECT_EQ(one.findings[0].severity, Severity::note);
+  EXPECT_TRUE(whole.findings.empty());
   EXPECT_EQ(one.zero_products, whole.zero_products - 2 * 64);
   test::expect_refusal([&] { check_padding(model / "one", *model); }, ErrorCode::unsupported,
                        "MOXIE-V011");
