@@ -56,7 +56,7 @@ std::vector<Finding> check_whole_model(const MoeModel& model, const std::vector<
   }
   if (!layers.empty()) return findings;
   append_problems(findings, whole.of_top());
-  for (Finding& finding : whole.layers_without_experts()) {
+  for (Finding& finding : whole.layers_without_experts(true)) {
     const bool dense = std::ranges::find(model.dense, finding.where.layer, [](const auto& experts) {
                          return std::optional(experts.layer);
                        }) != model.dense.end();
