@@ -3,6 +3,7 @@
 #include "pack/experts_alone.hpp"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <string>
 #include <string_view>
@@ -17,6 +18,14 @@ namespace {
 
 // What the published converter leaves: its config has other keys.
 constexpr std::string_view kConverted = "deepseek_v4_inference";
+
+// Whether a tensor around the experts is named as the model's are.
+bool has_own_name(const TensorInfo* tensor) {
+  constexpr std::array<std::string_view, 3> kTop = {"embed.weight", "head.weight", "norm.weight"};
+  const std::string_view name = tensor->name;
+  return name.starts_with("layers.") || name.starts_with("mtp.") || name.starts_with("hc_head_") ||
+         std::ranges::find(kTop, name) != kTop.end();
+}
 
 // Tensors that are neither of routed experts nor of a router.
 std::vector<const TensorInfo*> tensors_around(const MoeModel& model) {
@@ -52,7 +61,7 @@ std::vector<Finding> experts_alone(const MoeModel& model, bool asked) {
                   .where = {.file = model.checkpoint.path().string()},
                   .expected = "names such as layers.0.attn_norm.weight",
                   .got = around.front()->name};
-  if (config.v4) return {finding};
+  if (config.v4 || std::ranges::none_of(around, has_own_name)) return {finding};
   if (config.model_type == kConverted) {
     finding.message =
         "the experts are packed alone: a config of the published converter does not "

@@ -78,6 +78,10 @@ class LayerFile {
     }
   }
 
+  LayerFile(const LayerFile&) = delete;  // `rank_` lies in `plan_`
+  LayerFile& operator=(const LayerFile&) = delete;
+  ~LayerFile() = default;
+
   [[nodiscard]] const ShardPlan& plan() const { return plan_; }
 
   void load(std::uint64_t expert, std::span<std::byte> blob) const {

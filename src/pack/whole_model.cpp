@@ -186,7 +186,9 @@ std::vector<Finding> WholeModel::layers_without_experts(bool drafts) const {
 std::vector<Finding> WholeModel::uncounted(const std::vector<int>& layers) const {
   std::vector<Finding> findings;
   for (const int layer : layers) {
-    if (layer < end()) continue;
+    const bool held =
+        std::ranges::find(model_.layers, layer, &LayerExperts::layer) != model_.layers.end();
+    if (layer < end() || !held) continue;
     findings.push_back(
         {.code = "MOXIE-K016",
          .message = "the checkpoint holds a draft block that the config does not count",

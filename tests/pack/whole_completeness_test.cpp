@@ -155,12 +155,15 @@ TEST(PackCompleteness, AConfigThatDoesNotSizeTheModelIsRefusedByKeyAndPacksNamed
 }
 
 TEST(PackCompleteness, TensorsUnderNamesThatAreNotTheModelsAreAWarning) {
-  const WholeCheckpoint model({.config = narrow_v4(), .edits = {change_around("", true)}});
-  const PackReport report = pack_to_folder(*model, plan_of(*model, 2), {.out = model / "out"});
-  ASSERT_FALSE(report.findings.empty());
-  EXPECT_EQ(report.findings.front().code, "MOXIE-K015");
-  EXPECT_EQ(report.findings.front().severity, Severity::warning);
-  EXPECT_TRUE(report.findings.front().got.starts_with("model.")) << report.findings.front().got;
+  for (const Json& config : {narrow_v4(), narrow_v4().set("o_lora_rank", Json())}) {
+    const Edited model({.config = narrow_v4(), .edits = {change_around("", true)}}, config);
+    const PackReport report = pack_to_folder(*model, plan_of(*model, 2), {.out = model / "out"});
+    ASSERT_FALSE(report.findings.empty());
+    const Finding& finding = report.findings.back();
+    EXPECT_EQ(finding.code, "MOXIE-K015");
+    EXPECT_EQ(finding.severity, Severity::warning);
+    EXPECT_TRUE(finding.got.starts_with("model.")) << finding.got;
+  }
 }
 
 TEST(PackCompleteness, ExpertsAndRoutersAloneArePackedWithoutAWord) {
