@@ -176,10 +176,9 @@ class FolderPacker {
     Json layers = Json::array();
     for (const int layer : report_.layers) layers.push_back(layer);
     Json list;
-    list.set("plan_hash", *document_.find("plan_hash"))
-        .set("layers", std::move(layers))
-        .set("top", std::ranges::find(files_, kTopFile, &PackedFile::name) != files_.end())
-        .set("files", std::move(files));
+    list.set("plan_hash", *document_.find("plan_hash")).set("files", std::move(files));
+    const auto top = std::ranges::find(files_, kTopFile, &PackedFile::name);
+    list.set("layers", std::move(layers)).set("top", top != files_.end());
     write_text_file(folder / kFilesFile, list.dump() + "\n");
   }
 

@@ -337,10 +337,10 @@ VerifyReport verify_packed(const fs::path& dir, const MoeModel& source, const Pr
   } catch (const fs::filesystem_error& error) {
     raise_system("look at", error.path1(), error.code().value());
   } catch (const Error& error) {
-    // What can not be read or asked is not proven; a stop or a full disk says nothing of the set.
-    const bool silent =
-        error.code() == ErrorCode::interrupted || error.code() == ErrorCode::environment;
-    if (!silent) remove_proof(dir);
+    // What can not be read or computed is not proven. A stop, a full disk and a source that is
+    // another model's say nothing of the set.
+    const bool speaks = error.code() == ErrorCode::input || error.code() == ErrorCode::unsupported;
+    if (speaks) remove_proof(dir);
     throw;
   }
 }

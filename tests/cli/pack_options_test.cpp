@@ -142,7 +142,8 @@ TEST_F(PackOption, OutHoldsWhatTheContractNames) {
             Json::parse(test::read_bytes(model_ + "/config.json"), "source"));
   const std::string file = path("out") + "/rank-001/files.json";
   const Json files = Json::parse(test::read_bytes(file), file);
-  EXPECT_EQ(test::keys_of(files), (std::vector<std::string>{"plan_hash", "files"}));
+  EXPECT_EQ(test::keys_of(files),
+            (std::vector<std::string>{"plan_hash", "files", "layers", "top"}));
   EXPECT_EQ(test::keys_of(files.find("files")->members().at(0).value),
             (std::vector<std::string>{"bytes", "xxh3_128"}));
 
