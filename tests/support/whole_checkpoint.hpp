@@ -108,13 +108,13 @@ inline Json narrow_v4_1(std::uint64_t draft_experts = 3) {
   return with_tiles_of_four(std::move(config));
 }
 
-// Bytes 1 … 251 in turn, from a place that depends on the tensor; scales stay legal, ids are those
-// of the first three experts.
+// Bytes 1 … 113 in turn, from a place that depends on the tensor: legal scales, and finite numbers
+// in every format; codes of experts go up to 251. Ids are those of the first three experts.
 inline std::string counted_bytes(const ModelTensor& tensor, std::uint64_t number) {
   const std::uint64_t size = TensorEntry{tensor.name, tensor.dtype, tensor.shape}.bytes();
   std::string bytes(size, '\0');
-  const bool scale = tensor.dtype == DType::f8_e8m0 || tensor.name.ends_with(".weight_scale");
-  const std::uint64_t period = scale ? 113 : 251;
+  const bool codes = tensor.dtype == DType::i8 || tensor.dtype == DType::u8;
+  const std::uint64_t period = codes ? 251 : 113;
   for (std::uint64_t at = 0; at < size; ++at)
     bytes[at] = static_cast<char>(1 + (31 * number + at) % period);
   if (tensor.dtype == DType::i64) {
