@@ -22,7 +22,7 @@ class WriteBehind {
   WriteBehind(std::size_t buffers, std::size_t buffer_bytes);
   WriteBehind(const WriteBehind&) = delete;
   ~WriteBehind() = default;
-  WriteBehind  WriteBehind& operator=(const WriteBehind&) = delete; operator=(const WriteBehind&) = delete;
+  WriteBehind& operator=(const WriteBehind&) = delete;
 
   // Calls `fill` on this thread while another does what fill submits; returns when all of it is
   // done. Throws what either threw first; what is not begun then is dropped.
