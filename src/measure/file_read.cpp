@@ -71,8 +71,7 @@ FileRead read_files(const std::vector<fs::path>& files) {
     const std::uint64_t blocks = (file.bytes() + kBlockBytes - 1) / kBlockBytes;
     file.advise(0, kAheadBlocks * kBlockBytes, POSIX_FADV_WILLNEED);
     parallel_for(blocks, [&](std::uint64_t block) {
-      static thread_local const auto buffer =
-          std::make_unique_for_overwrite<std::byte[]>(kBlockBytes);
+      static thread_local auto buffer = std::make_unique_for_overwrite<std::byte[]>(kBlockBytes);
       const std::uint64_t offset = block * kBlockBytes;
       file.advise(offset + kAheadBlocks * kBlockBytes, kBlockBytes, POSIX_FADV_WILLNEED);
       file.read(offset, buffer.get(), std::min(kBlockBytes, file.bytes() - offset));

@@ -42,7 +42,7 @@ class ExpertComparison {
   // Every expert-parallel group that holds the expert holds all of it.
   Tally compare() {
     for (ep_rank_ = 0; ep_rank_ < plan_.ep; ++ep_rank_) {
-      if (!plan_.ranks[ep_rank_ * plan_.tp].experts.holds(expert_)) continue;
+      if (!plan_.ranks[ep_rank_ * std::size_t{plan_.tp}].experts.holds(expert_)) continue;
       compare_group();
       is_first_group_ = false;
     }
