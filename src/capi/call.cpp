@@ -40,47 +40,80 @@ void require_stream(const ShardPlan& plan, const void* stream) {
          "plan for the GPU that the stream belongs to");
 }
 
-LayerIo io_of(const MoeLayer& layer, const moxie_forward_args& args) {
-  const ShardPlan& plan = layer.plan();
-  require_reserved(args.reserved, "moxie_forward_args.reserved");
+// What the arguments of both kinds of call say of x and y.
+struct Rows {
+  MatrixRef x;
+  MutableMatrixRef y;
+};
+
+template <class Args>
+Rows rows_of(const ShardPlan& plan, const Args& args, std::uint64_t count, const char* reserved) {
+  require_reserved(args.reserved, reserved);
   const DType x_dtype = dtype_of(args.x_dtype, "x_dtype");
   const DType y_dtype = dtype_of(args.y_dtype, "y_dtype");
   require_stride(args.x_row_stride, plan.hidden, "x_row_stride");
   require_stride(args.y_row_stride, plan.hidden, "y_row_stride");
   require_data(args.flags, sizeof(std::uint32_t), "flags");
   require_pointer(args.workspace, "workspace");
-  if (args.tokens > 0) {
+  if (count > 0) {
     require_data(args.x, bits_of(x_dtype) / 8, "x");
     require_data(args.y, bits_of(y_dtype) / 8, "y");
-    require_data(args.topk_ids, sizeof(std::int32_t), "topk_ids");
-    require_data(args.topk_weights, sizeof(float), "topk_weights");
   }
   require_stream(plan, args.stream);
   return {.x = {.data = args.x,
                 .dtype = x_dtype,
-                .rows = args.tokens,
+                .rows = count,
                 .cols = plan.hidden,
                 .row_stride = args.x_row_stride},
-          .topk_ids = args.topk_ids,
-          .topk_weights = args.topk_weights,
           .y = {.data = args.y,
                 .dtype = y_dtype,
-                .rows = args.tokens,
+                .rows = count,
                 .cols = plan.hidden,
-                .row_stride = args.y_row_stride},
+                .row_stride = args.y_row_stride}};
+}
+
+LayerIo io_of(const MoeLayer& layer, const moxie_forward_args& args) {
+  const Rows rows = rows_of(layer.plan(), args, args.tokens, "moxie_forward_args.reserved");
+  if (args.tokens > 0) {
+    require_data(args.topk_ids, sizeof(std::int32_t), "topk_ids");
+    require_data(args.topk_weights, sizeof(float), "topk_weights");
+  }
+  return {.x = rows.x,
+          .topk_ids = args.topk_ids,
+          .topk_weights = args.topk_weights,
+          .y = rows.y,
           .flags = args.flags};
 }
 
-std::span<std::byte> workspace_of(const moxie_forward_args& args) {
+RowsIo io_of(const MoeLayer& layer, const moxie_rows_args& args) {
+  const Rows rows = rows_of(layer.plan(), args, args.rows, "moxie_rows_args.reserved");
+  require_data(args.rows_of_expert, sizeof(std::int32_t), "rows_of_expert");
+  if (args.row_scales != nullptr) require_data(args.row_scales, sizeof(float), "row_scales");
+  return {.x = rows.x,
+          .rows_of_expert = args.rows_of_expert,
+          .rows_apart = args.rows_apart,
+          .row_scales = args.row_scales,
+          .y = rows.y,
+          .flags = args.flags};
+}
+
+// At least the bytes that so many tokens or rows need.
+template <class Args>
+std::span<std::byte> workspace_of(const Args& args, std::uint64_t needed, std::uint64_t count,
+                                  const char* what) {
+  if (args.workspace_bytes < needed) {
+    refuse("MOXIE-A005", "the workspace is too small for " + std::to_string(count) + what,
+           "at least " + std::to_string(needed) + " bytes", std::to_string(args.workspace_bytes));
+  }
   return {static_cast<std::byte*>(args.workspace), args.workspace_bytes};
 }
 
-void require_workspace(const MoeLayer& layer, const moxie_forward_args& args) {
-  // Refuses more slots than a call may have.
-  const std::uint64_t needed = layer.workspace_size(args.tokens);
-  if (args.workspace_bytes >= needed) return;
-  refuse("MOXIE-A005", "the workspace is too small for " + std::to_string(args.tokens) + " tokens",
-         "at least " + std::to_string(needed) + " bytes", std::to_string(args.workspace_bytes));
+// Refuses more slots than a call may have.
+std::span<std::byte> workspace_for(const MoeLayer& layer, const moxie_forward_args& args) {
+  return workspace_of(args, layer.workspace_size(args.tokens), args.tokens, " tokens");
+}
+std::span<std::byte> workspace_for(const MoeLayer& layer, const moxie_rows_args& args) {
+  return workspace_of(args, layer.rows_workspace_size(args.rows), args.rows, " rows");
 }
 
 void require_scales(const moxie_layer& handle, const char* call) {
@@ -104,56 +137,20 @@ void forward(const moxie_layer& handle, const moxie_forward_args& args) {
   const MoeLayer& layer = handle.layer;
   const LayerIo io = io_of(layer, args);
   require_scales(handle, "moxie_forward()");
-  require_workspace(layer, args);
-  require_ok(layer.forward(io, workspace_of(args), args.stream));
+  require_ok(layer.forward(io, workspace_for(layer, args), args.stream));
 }
 
 void forward_rows(const moxie_layer& handle, const moxie_rows_args& args) {
   const MoeLayer& layer = handle.layer;
-  const ShardPlan& plan = layer.plan();
-  require_reserved(args.reserved, "moxie_rows_args.reserved");
-  const DType x_dtype = dtype_of(args.x_dtype, "x_dtype");
-  const DType y_dtype = dtype_of(args.y_dtype, "y_dtype");
-  require_stride(args.x_row_stride, plan.hidden, "x_row_stride");
-  require_stride(args.y_row_stride, plan.hidden, "y_row_stride");
-  require_data(args.flags, sizeof(std::uint32_t), "flags");
-  require_data(args.rows_of_expert, sizeof(std::int32_t), "rows_of_expert");
-  require_pointer(args.workspace, "workspace");
-  if (args.row_scales != nullptr) require_data(args.row_scales, sizeof(float), "row_scales");
-  if (args.rows > 0) {
-    require_data(args.x, bits_of(x_dtype) / 8, "x");
-    require_data(args.y, bits_of(y_dtype) / 8, "y");
-  }
-  require_stream(plan, args.stream);
+  const RowsIo io = io_of(layer, args);
   require_scales(handle, "moxie_forward_rows()");
-  const std::uint64_t needed = layer.rows_workspace_size(args.rows);
-  if (args.workspace_bytes < needed) {
-    refuse("MOXIE-A005", "the workspace is too small for " + std::to_string(args.rows) + " rows",
-           "at least " + std::to_string(needed) + " bytes", std::to_string(args.workspace_bytes));
-  }
-  const RowsIo io{.x = {.data = args.x,
-                        .dtype = x_dtype,
-                        .rows = args.rows,
-                        .cols = plan.hidden,
-                        .row_stride = args.x_row_stride},
-                  .rows_of_expert = args.rows_of_expert,
-                  .rows_apart = args.rows_apart,
-                  .row_scales = args.row_scales,
-                  .y = {.data = args.y,
-                        .dtype = y_dtype,
-                        .rows = args.rows,
-                        .cols = plan.hidden,
-                        .row_stride = args.y_row_stride},
-                  .flags = args.flags};
-  const std::span workspace(static_cast<std::byte*>(args.workspace), args.workspace_bytes);
-  require_ok(layer.forward_rows(io, workspace, args.stream));
+  require_ok(layer.forward_rows(io, workspace_for(layer, args), args.stream));
 }
 
 std::uint32_t warm_up(moxie_layer& handle, const moxie_forward_args& args) {
   MoeLayer& layer = handle.layer;
   const LayerIo io = io_of(layer, args);
-  require_workspace(layer, args);
-  const auto scales = layer.warm_up(io, workspace_of(args), layer.plan().act_margin);
+  const auto scales = layer.warm_up(io, workspace_for(layer, args), layer.plan().act_margin);
   layer.freeze(scales);
   handle.scales_missing = false;
   return static_cast<std::uint32_t>(std::ranges::count_if(

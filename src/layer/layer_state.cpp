@@ -17,11 +17,16 @@
 
 namespace moxie {
 
-namespace {
-
-bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
-
-}  // namespace
+void store_rows(const float* from, const MutableMatrixRef& y) {
+  for (std::uint64_t row = 0; row < y.rows; ++row, from += y.cols) {
+    const std::uint64_t at = row * y.row_stride;
+    if (y.dtype == DType::f32) {
+      std::copy_n(from, y.cols, static_cast<float*>(y.data) + at);
+    } else {
+      std::transform(from, from + y.cols, static_cast<std::uint16_t*>(y.data) + at, encode_bf16);
+    }
+  }
+}
 
 std::size_t MoeLayer::State::require(unsigned rank, std::uint64_t expert) const {
   for (std::size_t i = 0; i < held.size(); ++i) {
@@ -35,9 +40,7 @@ std::size_t MoeLayer::State::require(unsigned rank, std::uint64_t expert) const 
 
 bool MoeLayer::State::accepts(const LayerIo& io) const {
   const std::uint64_t tokens = io.x.rows;
-  const bool shapes = io.x.cols == plan.hidden && io.y.cols == plan.hidden && io.y.rows == tokens &&
-                      io.x.row_stride >= plan.hidden && io.y.row_stride >= plan.hidden &&
-                      is_float(io.x.dtype) && is_float(io.y.dtype) && fits(tokens, spec.top_k);
+  const bool shapes = are_rows(io.x, io.y, plan.hidden) && fits(tokens, spec.top_k);
   const bool pointers = io.flags != nullptr &&
                         (tokens == 0 || (io.x.data != nullptr && io.y.data != nullptr &&
                                          io.topk_ids != nullptr && io.topk_weights != nullptr));
@@ -190,15 +193,7 @@ void MoeLayer::State::run(const LayerIo& io, std::byte* workspace) const {
   }
   if (!dense) {
     const std::uint64_t start = now_ns();
-    for (std::uint64_t token = 0; token < tokens; ++token) {
-      const float* from = sum + token * hidden;
-      if (io.y.dtype == DType::f32) {
-        std::copy_n(from, hidden, static_cast<float*>(io.y.data) + token * io.y.row_stride);
-      } else {
-        auto* to = static_cast<std::uint16_t*>(io.y.data) + token * io.y.row_stride;
-        std::transform(from, from + hidden, to, encode_bf16);
-      }
-    }
+    store_rows(sum, io.y);
     reduce_ns += now_ns() - start;
   }
   if (io.trace != nullptr) (*io.trace)[Stage::reduce] += reduce_ns;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/checked.hpp"
@@ -38,6 +39,16 @@ inline std::uint64_t own_ids_bytes(bool redundant, const LayerSpec& spec, std::u
   if (!redundant) return 0;
   return round_up(tokens * spec.top_k * sizeof(std::int32_t), kWorkspaceAlign);
 }
+
+// Whether these are rows of `hidden` columns each, as many of one as of the other.
+inline bool are_rows(const MatrixRef& x, const MutableMatrixRef& y, std::uint64_t hidden) {
+  const auto is_float = [](DType type) { return type == DType::f32 || type == DType::bf16; };
+  return x.cols == hidden && y.cols == hidden && y.rows == x.rows && x.row_stride >= hidden &&
+         y.row_stride >= hidden && is_float(x.dtype) && is_float(y.dtype);
+}
+
+// f32 [y.rows, y.cols] into y, on the host.
+void store_rows(const float* from, const MutableMatrixRef& y);
 
 // Whether one call may have so many slots.
 inline bool fits(std::uint64_t tokens, std::uint64_t top_k) { return tokens <= kMaxSlots / top_k; }
@@ -78,7 +89,8 @@ struct MoeLayer::State {
   [[nodiscard]] bool accepts(const RowsIo& io) const;
   // Whether the kernel of a layer of one rank writes the rows of y itself.
   [[nodiscard]] bool writes_rows() const;
-  [[nodiscard]] CallStatus run_rows(const RowsIo& io, std::byte* workspace, void* stream) const;
+  [[nodiscard]] CallStatus run_rows(const RowsIo& io, std::span<std::byte> workspace,
+                                    void* stream) const;
   [[nodiscard]] CallStatus run_on_device(const LayerIo& io, std::byte* workspace,
                                          void* stream) const;
   // The call with the choices of other holders masked, in the first own_ids_bytes() of `room`.

@@ -4,14 +4,11 @@
 
 #include "base/align.hpp"
 #include "device/device.hpp"
-#include "formats/bf16.hpp"
 #include "layer/layer_state.hpp"
 
 namespace moxie {
 
 namespace {
-
-bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
 // What lies where in the workspace of a call.
 struct RowsWorkspace {
@@ -47,17 +44,6 @@ RowsWorkspace carve(const ExpertsKernel& kernel, const ExpertsShape& shape, std:
   return at;
 }
 
-void copy_rows(const float* from, std::uint64_t hidden, const MutableMatrixRef& y) {
-  for (std::uint64_t row = 0; row < y.rows; ++row, from += hidden) {
-    const std::uint64_t at = row * y.row_stride;
-    if (y.dtype == DType::f32) {
-      std::copy_n(from, hidden, static_cast<float*>(y.data) + at);
-    } else {
-      std::transform(from, from + hidden, static_cast<std::uint16_t*>(y.data) + at, encode_bf16);
-    }
-  }
-}
-
 }  // namespace
 
 bool MoeLayer::State::writes_rows() const { return kernel->stores_y && !held.front().empty; }
@@ -76,21 +62,21 @@ std::uint64_t MoeLayer::rows_workspace_size(std::uint64_t rows) const {
 }
 
 bool MoeLayer::State::accepts(const RowsIo& io) const {
-  const bool shapes = held.size() == 1 && io.x.cols == plan.hidden && io.y.cols == plan.hidden &&
-                      io.y.rows == io.x.rows && io.x.row_stride >= plan.hidden &&
-                      io.y.row_stride >= plan.hidden && is_float(io.x.dtype) &&
-                      is_float(io.y.dtype) && fits(io.x.rows, 1);
+  const bool shapes = held.size() == 1 && are_rows(io.x, io.y, plan.hidden) && fits(io.x.rows, 1);
   const bool pointers = io.flags != nullptr && io.rows_of_expert != nullptr &&
                         (io.x.rows == 0 || (io.x.data != nullptr && io.y.data != nullptr));
   return shapes && pointers;
 }
 
-CallStatus MoeLayer::State::run_rows(const RowsIo& io, std::byte* workspace, void* stream) const {
+CallStatus MoeLayer::State::run_rows(const RowsIo& io, std::span<std::byte> workspace,
+                                     void* stream) const {
   const HeldRank& rank = held.front();
   const std::uint64_t rows = io.x.rows;
   const bool direct = writes_rows();
   const RowsWorkspace at = carve(*kernel, rank.shape, rows, direct);
-  std::byte* base = align_up(workspace, kWorkspaceAlign);
+  if (workspace.size() < at.bytes) return CallStatus::workspace_too_small;
+  if (rows == 0) return CallStatus::ok;
+  std::byte* base = align_up(workspace.data(), kWorkspaceAlign);
   int error = 0;
   const ExpertRowsArgs choices{
       .rows = rows,
@@ -127,7 +113,7 @@ CallStatus MoeLayer::State::run_rows(const RowsIo& io, std::byte* workspace, voi
     kernel->run(args);
   }
   if (partials == nullptr) {
-    if (!direct) copy_rows(sum, plan.hidden, io.y);
+    if (!direct) store_rows(sum, io.y);
     return CallStatus::ok;
   }
   if (!direct && error == 0) {
@@ -145,10 +131,7 @@ CallStatus MoeLayer::forward_rows(const RowsIo& io, std::span<std::byte> workspa
                                   void* stream) const noexcept {
   const State& state = *state_;
   if (!state.accepts(io)) return CallStatus::bad_argument;
-  const RowsWorkspace at =
-      carve(*state.kernel, state.held.front().shape, io.x.rows, state.writes_rows());
-  if (workspace.size() < at.bytes) return CallStatus::workspace_too_small;
-  return io.x.rows == 0 ? CallStatus::ok : state.run_rows(io, workspace.data(), stream);
+  return state.run_rows(io, workspace, stream);
 }
 
 }  // namespace moxie

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "pack/collect.hpp"
 #include "pack/scale_check.hpp"
 
 namespace moxie {
@@ -58,16 +59,6 @@ void check_ids(const TensorInfo& tensor, const AroundPlace& place, std::uint64_t
                   "ids from 0 to " + std::to_string(place.experts - 1),
                   std::to_string(id) + " for token " +
                       std::to_string(first_row + i / row_values(tensor.shape)));
-  }
-}
-
-template <class Check>
-void collect(std::vector<Finding>& findings, const Check& check) {
-  try {
-    check();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::input) throw;
-    findings.push_back(error.findings().front());
   }
 }
 

@@ -33,6 +33,11 @@ std::string format_text(BlockFormat format, bool globals) {
   return std::string(name_of(format)) + (globals ? " with globals" : "");
 }
 
+void require_format(const ShardPlan& plan, int layer, BlockFormat format, bool recast) {
+  if (format == plan.format && recast == plan.recast) return;
+  refuse(layer, "format", format_text(plan.format, plan.recast), format_text(format, recast));
+}
+
 // Another format cuts the same widths only where they are whole groups of it too.
 void require_own_groups(const ShardPlan& plan, const LayerFacts& layer, FileLayout layout) {
   const std::string planned = format_text(plan.format, plan.recast);
@@ -90,24 +95,16 @@ ShardPlan plan_of_layer(const ShardPlan& plan, const LayerFacts& layer, FileLayo
 
 ShardPlan plan_to_run(const MoeModel& model, const ShardPlan& plan, int layer) {
   const LayerExperts& experts = model.require_layer(layer);
-  if (experts.format != plan.format || experts.recast != plan.recast) {
-    refuse(layer, "format", format_text(plan.format, plan.recast),
-           format_text(experts.format, experts.recast));
-  }
+  require_format(plan, layer, experts.format, experts.recast);
   return plan_of_layer(model, plan, experts, FileLayout::logical);
 }
 
 void require_plans_format(const ShardPlan& plan, const ShardPlan& own, int layer) {
-  if (own.format == plan.format && own.recast == plan.recast) return;
-  refuse(layer, "format", format_text(plan.format, plan.recast),
-         format_text(own.format, own.recast));
+  require_format(plan, layer, own.format, own.recast);
 }
 
 void require_planned(const ShardPlan& plan, const LayerExperts& layer) {
-  if (layer.format != plan.format || layer.recast != plan.recast) {
-    refuse(layer.layer, "format", format_text(plan.format, plan.recast),
-           format_text(layer.format, layer.recast));
-  }
+  require_format(plan, layer.layer, layer.format, layer.recast);
   if (layer.experts.size() == plan.experts) return;
   refuse(layer.layer, "number of experts", std::to_string(plan.experts),
          std::to_string(layer.experts.size()));

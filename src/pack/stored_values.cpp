@@ -7,23 +7,13 @@
 #include "base/parallel.hpp"
 #include "moxie/pack.hpp"
 #include "pack/around_values.hpp"
+#include "pack/collect.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/whole_check.hpp"
 
 namespace moxie {
 
 namespace {
-
-// Collects what the checks of packing throw.
-template <class Check>
-void collect(std::vector<Finding>& findings, const Check& check) {
-  try {
-    check();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::input) throw;
-    findings.push_back(error.findings().front());
-  }
-}
 
 std::vector<Finding> check_expert(const MoeModel& model, const LayerExperts& layer,
                                   std::uint64_t expert) {

@@ -189,15 +189,7 @@ TEST(CAbi, WarmUpFreezesTheScalesOfTheCppApi) {
                                                         .act_scale = ActScale::warmup,
                                                         .act_margin = 2}),
                                      spec_of(model->config));
-  expected.freeze(expected.warm_up({.x = probe.x_ref(),
-                                    .topk_ids = probe.topk_ids.data(),
-                                    .topk_weights = probe.topk_weights.data(),
-                                    .y = {.data = call.y.data(),
-                                          .dtype = DType::f32,
-                                          .rows = probe.tokens,
-                                          .cols = probe.hidden,
-                                          .row_stride = probe.hidden},
-                                    .flags = &call.flags},
+  expected.freeze(expected.warm_up(test::io_of(probe, call.y.data(), DType::f32, &call.flags),
                                    call.workspace, 2));
   EXPECT_EQ(bits_of(test::c_forward(layer.get(), probe)),
             bits_of(test::run_layer(expected, probe)));

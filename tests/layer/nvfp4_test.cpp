@@ -74,16 +74,8 @@ std::vector<ActScales> measured(const MoeLayer& layer, const Probe& probe, doubl
   std::vector<float> y(probe.tokens * probe.hidden, -1.0F);
   std::vector<std::byte> workspace(layer.workspace_size(probe.tokens), std::byte{0xFF});
   std::uint32_t flags = 0;
-  const auto scales = layer.warm_up({.x = probe.x_ref(),
-                                     .topk_ids = probe.topk_ids.data(),
-                                     .topk_weights = probe.topk_weights.data(),
-                                     .y = {.data = y.data(),
-                                           .dtype = DType::f32,
-                                           .rows = probe.tokens,
-                                           .cols = probe.hidden,
-                                           .row_stride = probe.hidden},
-                                     .flags = &flags},
-                                    workspace, margin);
+  const auto scales =
+      layer.warm_up(test::io_of(probe, y.data(), DType::f32, &flags), workspace, margin);
   EXPECT_EQ(y, std::vector<float>(y.size(), -1.0F)) << "a warm-up wrote a result";
   EXPECT_EQ(flags, 0U);
   return scales;

@@ -156,16 +156,8 @@ TEST(LayerPlacement, EveryChoiceIsComputedOnce) {
     std::vector<float> y(probe.tokens * probe.hidden);
     std::vector<std::byte> workspace(layer.workspace_size(probe.tokens), std::byte{0xFF});
     std::uint32_t flags = 0;
-    const LayerIo io{.x = probe.x_ref(),
-                     .topk_ids = probe.topk_ids.data(),
-                     .topk_weights = probe.topk_weights.data(),
-                     .y = {.data = y.data(),
-                           .dtype = DType::f32,
-                           .rows = probe.tokens,
-                           .cols = probe.hidden,
-                           .row_stride = probe.hidden},
-                     .flags = &flags,
-                     .act_tap = taps.data()};
+    LayerIo io = test::io_of(probe, y.data(), DType::f32, &flags);
+    io.act_tap = taps.data();
     ASSERT_EQ(layer.forward(io, workspace), CallStatus::ok);
     for (std::uint64_t slot = 0; slot < slots; ++slot) {
       int computed = 0;
@@ -263,16 +255,7 @@ TEST(LayerPlacement, Nvfp4ActivationsPassUnderEveryPolicy) {
       std::vector<float> y(probe.tokens * probe.hidden);
       std::uint32_t flags = 0;
       const auto scales = HostCall(layer, probe.tokens)
-                              .warm_up({.x = probe.x_ref(),
-                                        .topk_ids = probe.topk_ids.data(),
-                                        .topk_weights = probe.topk_weights.data(),
-                                        .y = {.data = y.data(),
-                                              .dtype = DType::f32,
-                                              .rows = probe.tokens,
-                                              .cols = probe.hidden,
-                                              .row_stride = probe.hidden},
-                                        .flags = &flags},
-                                       8);
+                              .warm_up(test::io_of(probe, y.data(), DType::f32, &flags), 8);
       std::uint64_t seen = 0;  // every slot by one group, of which each rank counts it
       for (const ActScales& scale : scales) seen += scale.slots;
       EXPECT_EQ(seen, 2 * probe.topk_ids.size());

@@ -81,6 +81,19 @@ inline Probe probe_of(const MoeModel& model, std::uint64_t tokens, std::uint64_t
                      .seed = seed});
 }
 
+// A probe as a call into dense rows.
+inline LayerIo io_of(const Probe& probe, void* y, DType dtype, std::uint32_t* flags) {
+  return {.x = probe.x_ref(),
+          .topk_ids = probe.topk_ids.data(),
+          .topk_weights = probe.topk_weights.data(),
+          .y = {.data = y,
+                .dtype = dtype,
+                .rows = probe.tokens,
+                .cols = probe.hidden,
+                .row_stride = probe.hidden},
+          .flags = flags};
+}
+
 // Runs a layer into a fresh f32 result; the workspace is poisoned and has a guard behind it.
 inline std::vector<float> run_layer(const MoeLayer& layer, const Probe& probe,
                                     std::uint32_t* flags_out = nullptr) {
@@ -89,15 +102,7 @@ inline std::vector<float> run_layer(const MoeLayer& layer, const Probe& probe,
   std::vector<std::byte> workspace(need + 64, kPoison);
   std::vector<float> y(probe.tokens * probe.hidden, std::numeric_limits<float>::quiet_NaN());
   std::uint32_t flags = 0;
-  const LayerIo io{.x = probe.x_ref(),
-                   .topk_ids = probe.topk_ids.data(),
-                   .topk_weights = probe.topk_weights.data(),
-                   .y = {.data = y.data(),
-                         .dtype = DType::f32,
-                         .rows = probe.tokens,
-                         .cols = probe.hidden,
-                         .row_stride = probe.hidden},
-                   .flags = &flags};
+  const LayerIo io = io_of(probe, y.data(), DType::f32, &flags);
   EXPECT_EQ(layer.forward(io, std::span(workspace).first(need)), CallStatus::ok);
   for (std::uint64_t i = need; i < workspace.size(); ++i)
     EXPECT_EQ(workspace[i], kPoison) << "written behind the workspace";

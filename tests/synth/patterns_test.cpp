@@ -13,6 +13,7 @@
 
 #include "formats/bf16.hpp"
 #include "formats/block_format.hpp"
+#include "pieces.hpp"
 #include "small_checkpoint.hpp"
 
 namespace moxie {
@@ -251,16 +252,7 @@ TEST(SynthPatterns, AnyCutOfATensorGivesTheSameBytes) {
     for (const Pattern pattern : kPatterns) {
       const auto recipe = synth::make_recipe(small_options(format, DialectKind::deepseek, pattern));
       for (const synth::Tensor& tensor : synth::tensors_of_layer(recipe, 0, 5)) {
-        std::vector<std::byte> whole(tensor.entry.bytes());
-        synth::fill(recipe, tensor, 0, whole);
-        // Cuts at 0, 1, 3, 6, 10, …: every remainder of eight, shorter and longer than a word.
-        std::vector<std::byte> pieces(whole.size());
-        std::uint64_t begin = 0;
-        for (std::uint64_t step = 1; begin < pieces.size(); begin += step++) {
-          const auto bytes = std::min<std::uint64_t>(step, pieces.size() - begin);
-          synth::fill(recipe, tensor, begin, std::span(pieces).subspan(begin, bytes));
-        }
-        ASSERT_EQ(whole, pieces) << tensor.entry.name;
+        ASSERT_NO_FATAL_FAILURE(test::expect_same_in_pieces(recipe, tensor));
       }
     }
   }

@@ -15,6 +15,7 @@
 #include "formats/bf16.hpp"
 #include "formats/e4m3.hpp"
 #include "formats/ue8m0.hpp"
+#include "pieces.hpp"
 #include "support/threads.hpp"
 #include "synth/patterns.hpp"
 #include "synth/whole_tensors.hpp"
@@ -218,16 +219,7 @@ TEST(SynthWholePatterns, AnyCutOfATensorGivesTheSameBytes) {
     const auto recipe = synth::make_recipe(with_pattern(small_v4_1(), pattern));
     for (const std::uint64_t shard : {2U, 6U, 7U}) {
       for (const synth::Tensor& tensor : synth::tensors_of_shard(recipe, shard, 5)) {
-        std::vector<std::byte> whole(tensor.entry.bytes());
-        synth::fill(recipe, tensor, 0, whole);
-        // Cuts at 0, 1, 3, 6, 10, …: every remainder of eight, shorter and longer than a word.
-        std::vector<std::byte> pieces(whole.size());
-        std::uint64_t begin = 0;
-        for (std::uint64_t step = 1; begin < pieces.size(); begin += step++) {
-          const auto bytes = std::min<std::uint64_t>(step, pieces.size() - begin);
-          synth::fill(recipe, tensor, begin, std::span(pieces).subspan(begin, bytes));
-        }
-        ASSERT_EQ(whole, pieces) << tensor.entry.name;
+        ASSERT_NO_FATAL_FAILURE(test::expect_same_in_pieces(recipe, tensor));
       }
     }
   }

@@ -14,18 +14,6 @@
 
 namespace moxie::test {
 
-inline LayerIo io_of(const Probe& probe, void* y, DType dtype, std::uint32_t* flags) {
-  return {.x = probe.x_ref(),
-          .topk_ids = probe.topk_ids.data(),
-          .topk_weights = probe.topk_weights.data(),
-          .y = {.data = y,
-                .dtype = dtype,
-                .rows = probe.tokens,
-                .cols = probe.hidden,
-                .row_stride = probe.hidden},
-          .flags = flags};
-}
-
 // A layer's f32 result for a probe of the host's, on whatever it runs; its workspace is poisoned.
 inline std::vector<float> called(const MoeLayer& layer, const Probe& probe) {
   std::vector<float> y(probe.tokens * probe.hidden, std::numeric_limits<float>::quiet_NaN());

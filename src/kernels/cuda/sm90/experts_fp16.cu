@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/sm90/block.cuh"
 #include "kernels/cuda/sm90/family.hpp"
-#include "kernels/cuda/sm90/kernels.hpp"
 #include "kernels/cuda/sm90/multiply_fp16.cuh"
 
 namespace moxie::cuda::sm90 {
@@ -38,14 +37,6 @@ constexpr Family kFamily{.variants = kVariants, .lay_out = lay_out};
 
 }  // namespace
 
-const ExpertsKernel* experts_fp16() {
-  static const ExpertsKernel kernel{.run = [](const ExpertsArgs& args) { run(kFamily, args); },
-                                    .workspace_bytes = workspace_bytes,
-                                    .supports = supports,
-                                    .prepare = [] { return prepare(kFamily); },
-                                    .arrangement = arrangement(),
-                                    .stores_y = true};
-  return &kernel;
-}
+const ExpertsKernel* experts_fp16() { return kernel_of<kFamily>(); }
 
 }  // namespace moxie::cuda::sm90

@@ -7,6 +7,7 @@
 
 #include "kernels/contract.hpp"
 #include "kernels/cuda/sm90/call.hpp"
+#include "kernels/cuda/sm90/kernels.hpp"
 
 namespace moxie::cuda::sm90 {
 
@@ -33,5 +34,16 @@ std::uint64_t workspace_bytes(const ExpertsShape& shape, std::uint64_t tokens);
 bool supports(Activation activation);
 // Returns the runtime's code.
 int prepare(const Family& family);
+
+template <const Family& kFamily>
+const ExpertsKernel* kernel_of() {
+  static const ExpertsKernel kernel{.run = [](const ExpertsArgs& args) { run(kFamily, args); },
+                                    .workspace_bytes = workspace_bytes,
+                                    .supports = supports,
+                                    .prepare = [] { return prepare(kFamily); },
+                                    .arrangement = arrangement(),
+                                    .stores_y = true};
+  return &kernel;
+}
 
 }  // namespace moxie::cuda::sm90
