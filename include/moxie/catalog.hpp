@@ -15,7 +15,8 @@ namespace moxie {
 
 // How one expert's bytes lie inside its blob.
 enum class LayoutKind : std::uint8_t {
-  linear  // each tensor row major, one after another
+  linear,    // each tensor row major, one after another
+  cpu_tiles  // the same offsets; codes and scales of 16 rows at a time as CPU kernels read them
 };
 MOXIE_API std::string_view name_of(LayoutKind layout);
 
@@ -29,6 +30,8 @@ struct KernelProblem {
   std::uint64_t kernel_align = 1;   // that the caller asks for on top of it
   std::uint64_t local_experts = 0;  // of the rank that holds most
   bool redundant_experts = false;   // experts lie on several ranks
+  // Instruction sets of the machine that is to run it, as HostCpu names them; null: any machine.
+  const std::vector<std::string>* cpu_features = nullptr;
 };
 
 // How a kernel adds up the products of a row: products are exact, `lanes` partial sums run side by
@@ -39,6 +42,8 @@ struct SumOrder {
   std::uint64_t block = 1;
   // What the sums of a tensor core with fewer bits than fp32 count as.
   std::uint64_t coarse = 0;
+  // Numbers below 2^-126 count as 0 on their way through a sum, and so do activations.
+  bool flushes_subnormals = false;
 
   // Roundings that a product passes until the sum is finished and multiplied by its global scale;
   // the error bound of the numeric check is a multiple of it.
@@ -53,6 +58,7 @@ struct KernelEntry {
   std::uint64_t columns_most = ~std::uint64_t{0};  // of the larger of hidden and inter
   std::span<const BlockFormat> formats;            // of the weights
   std::span<const ActFormat> act_formats;
+  std::span<const std::string_view> cpu_features{};  // that its code uses
   SumOrder sum_order{};
   std::string_view route{};                // the routing kernel that goes with it
   std::span<const Target> more_targets{};  // that it runs on beside `target`
@@ -73,6 +79,17 @@ MOXIE_API std::vector<Target> targets_of(const KernelEntry& kernel);
 
 // Why `kernel` can not take `problem`; empty when it can.
 MOXIE_API std::string refusal(const KernelEntry& kernel, const KernelProblem& problem);
+// The instruction sets that a machine with `features` lacks for the kernel, with commas between;
+// empty when it can run there.
+MOXIE_API std::string missing_features(const KernelEntry& kernel,
+                                       const std::vector<std::string>& features);
+
+// The environment variable MOXIE_FORCE: the start of a kernel's name, whole parts of it. Plans then
+// leave out all others; for tests and reports of faults. Empty: not set. Errors: Error(usage)
+// MOXIE-P025 for a value that no kernel's name starts with.
+MOXIE_API std::string forced_kernels();
+// Whether `forced` allows the kernel; an empty one allows all.
+MOXIE_API bool is_allowed(const KernelEntry& kernel, std::string_view forced);
 
 // The machine that this process runs on.
 struct HostCpu {

@@ -28,6 +28,7 @@ std::vector<std::string> cpu_features() {
   };
   add("avx2", __builtin_cpu_supports("avx2") != 0);
   add("fma", __builtin_cpu_supports("fma") != 0);
+  add("f16c", __builtin_cpu_supports("f16c") != 0);
   add("avx512f", __builtin_cpu_supports("avx512f") != 0);
   add("avx512bw", __builtin_cpu_supports("avx512bw") != 0);
   add("avx512vl", __builtin_cpu_supports("avx512vl") != 0);

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdlib>
 #include <numeric>
 
 #include "base/checked.hpp"
 #include "base/cpu_features.hpp"
 #include "base/parallel.hpp"
+#include "moxie/status.hpp"
 
 namespace moxie {
 
@@ -28,7 +30,48 @@ constexpr std::array kMxFormats = {BlockFormat::mxfp4};
 
 constexpr std::array kOtherGpus = {Target::sm100, Target::sm120};
 
+constexpr std::array kBf16Alone = {ActFormat::bf16};
+constexpr std::array kInt8Formats = {ActFormat::int8, ActFormat::int8x2};
+
+constexpr std::array<std::string_view, 6> kAvx512Int8 = {
+    "avx512f", "avx512bw", "avx512vl", "avx512_vbmi", "avx512_vnni", "f16c"};
+constexpr std::array<std::string_view, 7> kAvx512Bf16 = {
+    "avx512f", "avx512bw", "avx512vl", "avx512_vbmi", "avx512_vnni", "f16c", "avx512_bf16"};
+constexpr std::array<std::string_view, 3> kAvx2 = {"avx2", "fma", "f16c"};
+
+// A chain of up to 16 products in each half of a tile, which then go one by one into the sum.
+constexpr SumOrder kTileChains = {.lanes = 1, .block = 16};
+// The sums of a tile are whole numbers; few roundings before they are added.
+constexpr SumOrder kTileIntegers = {.lanes = 8, .block = 16};
+
+#if defined(__x86_64__)
+constexpr bool kX86 = true;
+#else
+constexpr bool kX86 = false;
+#endif
+
+constexpr KernelEntry tile_kernel(std::string_view name, std::span<const ActFormat> act_formats,
+                                  std::span<const std::string_view> features, SumOrder order) {
+  return {.name = name,
+          .inter_multiple = 32,
+          .hidden_multiple = 32,
+          .formats = kBlockFormats,
+          .act_formats = act_formats,
+          .cpu_features = features,
+          .sum_order = order,
+          .route = "cpu.portable.route",
+          .target = Target::cpu,
+          .layout = LayoutKind::cpu_tiles,
+          .redundant_experts = true,
+          .built = kX86};
+}
+
 constexpr KernelEntry kKernels[] = {
+    tile_kernel("cpu.avx512.experts.bf16", kBf16Alone, kAvx512Bf16,
+                {.lanes = 1, .block = 16, .flushes_subnormals = true}),
+    tile_kernel("cpu.avx512.experts.int8", kInt8Formats, kAvx512Int8, kTileIntegers),
+    tile_kernel("cpu.avx2.experts.f32", kBf16Alone, kAvx2, kTileChains),
+    tile_kernel("cpu.avx2.experts.int8", kInt8Formats, kAvx2, kTileIntegers),
     {.name = "cpu.portable.experts",
      .inter_multiple = 32,
      .hidden_multiple = 32,
@@ -91,7 +134,9 @@ std::uint64_t SumOrder::roundings(std::uint64_t terms) const {
   return in_lane + divide_up(terms, block) + tree + 1 + coarse;
 }
 
-std::string_view name_of(LayoutKind /*layout*/) { return "linear"; }
+std::string_view name_of(LayoutKind layout) {
+  return layout == LayoutKind::linear ? "linear" : "cpu_tiles";
+}
 
 bool KernelEntry::runs_on(Target other) const {
   return other == target || std::ranges::find(more_targets, other) != more_targets.end();
@@ -111,6 +156,10 @@ std::string refusal(const KernelEntry& kernel, const KernelProblem& problem) {
     for (const Target target : targets_of(kernel))
       targets += (targets.empty() ? "" : ", ") + std::string(name_of(target));
     return "runs on " + targets + ", the target is " + std::string(name_of(problem.target));
+  }
+  if (problem.cpu_features != nullptr) {
+    const std::string missing = missing_features(kernel, *problem.cpu_features);
+    if (!missing.empty()) return "needs " + missing + ", which this machine lacks";
   }
   if (std::ranges::find(kernel.formats, problem.format) == kernel.formats.end())
     return "takes no weights of " + std::string(name_of(problem.format));
@@ -138,6 +187,35 @@ std::string refusal(const KernelEntry& kernel, const KernelProblem& problem) {
   if (problem.redundant_experts && !kernel.redundant_experts)
     return "takes every expert on one rank, and the placement puts some on several";
   return {};
+}
+
+std::string missing_features(const KernelEntry& kernel, const std::vector<std::string>& features) {
+  std::string missing;
+  for (const std::string_view wanted : kernel.cpu_features) {
+    if (std::ranges::find(features, wanted) == features.end())
+      missing += (missing.empty() ? "" : ", ") + std::string(wanted);
+  }
+  return missing;
+}
+
+bool is_allowed(const KernelEntry& kernel, std::string_view forced) {
+  if (!kernel.name.starts_with(forced)) return false;
+  const std::string_view rest = kernel.name.substr(forced.size());
+  return forced.empty() || rest.empty() || rest.front() == '.';
+}
+
+std::string forced_kernels() {
+  const char* text = std::getenv("MOXIE_FORCE");  // NOLINT(concurrency-mt-unsafe)
+  std::string forced = text == nullptr ? "" : text;
+  const auto allowed = [&](const KernelEntry& kernel) { return is_allowed(kernel, forced); };
+  if (std::ranges::any_of(kKernels, allowed)) return forced;
+  std::string known;
+  for (const KernelEntry& kernel : kKernels)
+    known += (known.empty() ? "" : ", ") + std::string(kernel.name);
+  throw Error(ErrorCode::usage, {.code = "MOXIE-P025",
+                                 .message = "MOXIE_FORCE names no kernel",
+                                 .expected = "the first parts of one of " + known,
+                                 .got = forced});
 }
 
 HostCpu host_cpu() {

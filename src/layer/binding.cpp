@@ -9,6 +9,7 @@
 
 #include "formats/act_quant.hpp"
 #include "formats/block_format.hpp"
+#include "pack/bands.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/segment_source.hpp"
 
@@ -76,10 +77,10 @@ void check_blob(const ShardPlan& plan, unsigned rank, std::uint64_t expert,
     if (part == Part::block_scales) {
       const std::size_t bad = first_bad_scale(plan.format, bytes);
       if (bad == bytes.size()) continue;
+      const RowByte at = row_byte_of(plan.layout.kind, segment, bad);
       refuse(rank, expert,
              std::string(name_of(segment.segment)) + " holds a scale that is no number at row " +
-                 std::to_string(bad / segment.row_bytes) + ", group " +
-                 std::to_string(bad % segment.row_bytes),
+                 std::to_string(at.row) + ", group " + std::to_string(at.byte),
              "a legal scale byte", std::to_string(std::to_integer<int>(bytes[bad])));
     }
     float value = 0;

@@ -17,11 +17,27 @@
 #include "layer/layer_state.hpp"
 #include "layer/staging_memory.hpp"
 #include "moxie/device.hpp"
+#include "moxie/catalog.hpp"
 #include "pack/scale_check.hpp"
 
 namespace moxie {
 
 namespace {
+
+// A plan may come from another machine.
+void require_features(const ShardPlan& plan) {
+  const auto entries = kernel_catalog();
+  const auto entry = std::ranges::find(entries, plan.kernel, &KernelEntry::name);
+  if (entry == entries.end()) return;
+  const std::string missing = missing_features(*entry, host_cpu().features);
+  if (missing.empty()) return;
+  throw Error(ErrorCode::unsupported,
+              {.code = "MOXIE-R001",
+               .message = "this machine does not run the planned kernel " + plan.kernel,
+               .expected = "a machine with " + missing,
+               .got = host_cpu().name,
+               .hint = "plan again on this machine, from the checkpoint or its logical files"});
+}
 
 const ExpertsKernel& kernel_of(const ShardPlan& plan) {
   if (plan.engine) {
@@ -33,7 +49,10 @@ const ExpertsKernel& kernel_of(const ShardPlan& plan) {
                  .hint = "run the plan in that engine, or plan the layer for moxie"});
   }
   const ExpertsKernel* kernel = find_experts_kernel(plan.kernel);
-  if (kernel != nullptr) return *kernel;
+  if (kernel != nullptr) {
+    require_features(plan);
+    return *kernel;
+  }
   throw Error(ErrorCode::unsupported, {.code = "MOXIE-R001",
                                        .message = "the planned kernel is not built here",
                                        .expected = plan.kernel,

@@ -8,6 +8,7 @@
 #include "base/random.hpp"
 #include "formats/block_format.hpp"
 #include "moxie/pack.hpp"
+#include "pack/bands.hpp"
 #include "pack/segment_source.hpp"
 
 namespace moxie {
@@ -90,6 +91,7 @@ void draw_expert(const ShardPlan& plan, const RankPlan& rank, unsigned drawn_as,
       draw_row(stream, row, source.part, plan.format,
                blob.subspan(segment.offset + row * segment.row_bytes, row_bytes));
     }
+    arrange_rows(plan.layout.kind, segment, blob.subspan(segment.offset, segment.bytes()));
   }
 }
 

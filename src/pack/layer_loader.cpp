@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names, types and values of one packed file against the plan that its layer follows.
+#include "pack/bands.hpp"
 #include "pack/layer_loader.hpp"
 
 #include <algorithm>
@@ -107,6 +108,7 @@ class LayerFile {
         }
       }
       check_values(segment, source, expert, tensor, part);
+      if (blobs_ == nullptr) arrange_rows(plan_.layout.kind, segment, part);
     }
   }
 
@@ -190,8 +192,9 @@ class LayerFile {
     if (source.part == Part::block_scales) {
       const std::size_t bad = first_bad_scale(plan_.format, bytes);
       if (bad == bytes.size()) return;
-      refuse_scale(plan_.format, place(name, expert), bad / segment.row_bytes,
-                   bad % segment.row_bytes, bytes[bad]);
+      const LayoutKind order = blobs_ == nullptr ? LayoutKind::linear : plan_.layout.kind;
+      const RowByte at = row_byte_of(order, segment, bad);
+      refuse_scale(plan_.format, place(name, expert), at.row, at.byte, bytes[bad]);
     }
     if (source.part == Part::bias) return check_biases(bytes, 0, place(name, expert));
     const bool consumed = source.part == Part::dequant_mul ||

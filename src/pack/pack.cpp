@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/checked.hpp"
 #include "formats/block_format.hpp"
+#include "pack/bands.hpp"
 #include "pack/expert_parts.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/segment_source.hpp"
@@ -76,8 +78,9 @@ class ExpertPacker {
                  std::span<std::byte> out) const {
     const RowsView& view = rows_of(tensors(), source);
     const SegmentCut whole = checked_cut(segment, source, rank_, view.rows, view.row_bytes);
-    MOXIE_CHECK(out.empty() || (at % segment.row_bytes == 0 && out.size() % segment.row_bytes == 0),
-                "a part holds whole rows");
+    const std::uint64_t band = band_rows(plan_.layout.kind, segment) * segment.row_bytes;
+    MOXIE_CHECK(out.empty() || (at % band == 0 && out.size() % band == 0),
+                "a part holds whole rows, and bands");
     const std::uint64_t first = out.empty() ? 0 : at / segment.row_bytes;
     const std::uint64_t rows = out.empty() ? 0 : out.size() / segment.row_bytes;
     SegmentCut cut = whole;
@@ -103,6 +106,7 @@ class ExpertPacker {
     if (source.part == Part::bias) {
       check_biases(out, cut.first_row, place_of(model_.checkpoint, layer_, expert_, *view.tensor));
     }
+    arrange_rows(plan_.layout.kind, segment, out);
   }
 
   // The tail is zero, which is a legal code, so whole rows of the segment can be searched at once.
@@ -167,11 +171,11 @@ SegmentCut whole_of(const ShardPlan& plan, SegmentSource source) {
 }  // namespace
 
 std::vector<BlobPart> parts_of(const PackedLayout& layout, std::uint64_t part_bytes) {
-  // Down to where a row begins. Between segments every byte will do.
+  // Down to where a row begins, or a band of rows. Between segments every byte will do.
   const auto row_begin = [&](std::uint64_t at) {
     for (const PackedSegment& segment : layout.segments) {
       if (at >= segment.offset && at - segment.offset < segment.bytes())
-        return at - (at - segment.offset) % segment.row_bytes;
+        return at - (at - segment.offset) % (band_rows(layout.kind, segment) * segment.row_bytes);
     }
     return at;
   };
@@ -247,9 +251,12 @@ void unpack_expert(const ShardPlan& plan, const RankPlan& rank, std::span<const 
         index < out.tensors.size() && out.tensors[index].size() == whole.rows * whole.row_bytes,
         "buffers come from make_unpacked");
     std::vector<std::byte>& tensor = out.tensors[index];
-    const auto bytes = bytes_of(blob, segment);
+    const auto packed = bytes_of(blob, segment);
+    std::vector<std::byte> bytes(packed.begin(), packed.end());
+    restore_rows(plan.layout.kind, segment, bytes);
     for (std::uint64_t row = 0; row < segment.rows; ++row) {
-      const auto from = bytes.subspan(row * segment.row_bytes, segment.row_bytes);
+      const auto from =
+          std::span(std::as_const(bytes)).subspan(row * segment.row_bytes, segment.row_bytes);
       const std::uint64_t real = row < cut.rows ? cut.row_bytes : 0;
       if (real > 0) {
         std::memcpy(tensor.data() + (cut.first_row + row) * whole.row_bytes + cut.first_byte,

@@ -15,7 +15,9 @@ namespace moxie {
 RankFiles::RankFiles(const MoeModel& model, const PackedFile& file, FileLayout layout,
                      const std::vector<unsigned>& ranks,
                      const std::vector<std::filesystem::path>& folders, std::size_t direct_bytes)
-    : model_(model), file_(file), layout_(layout), ranks_(ranks) {
+    : model_(model), file_(file), plan_(file.plan), layout_(layout), ranks_(ranks) {
+  // Logical files hold rows.
+  if (layout == FileLayout::logical) plan_.layout.kind = LayoutKind::linear;
   if (file.layer != nullptr && layout == FileLayout::logical) list_logical();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     writers_.push_back(std::make_unique<SafetensorsWriter>(folders[i] / file.name,
@@ -56,7 +58,7 @@ std::vector<TensorEntry> RankFiles::entries_of(unsigned rank) const {
 void RankFiles::fill(const Piece& piece, std::span<std::byte> buffer) const {
   const auto out = buffer.subspan(piece.offset, piece.bytes);
   if (piece.tensor == nullptr) {
-    pack_expert(model_, file_.plan, file_.plan.ranks[piece.rank], *file_.layer, piece.expert, out);
+    pack_expert(model_, plan_, plan_.ranks[piece.rank], *file_.layer, piece.expert, out);
     return;
   }
   const TensorPart part = part_of(piece.tensor->tensor, file_.plan, piece.rank);

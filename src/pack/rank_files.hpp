@@ -47,6 +47,7 @@ class RankFiles {
 
   const MoeModel& model_;
   const PackedFile& file_;
+  ShardPlan plan_;  // under which experts are packed
   FileLayout layout_;
   const std::vector<unsigned>& ranks_;
   std::vector<std::vector<LogicalTensor>> logical_;  // by expert

@@ -115,8 +115,11 @@ ActScale act_scale_of(const PlanOptions& options, const MoeModel& model, BlockFo
 const KernelEntry& choose_kernel(const KernelProblem& problem,
                                  std::vector<KernelAnswer>& considered) {
   const KernelEntry* chosen = nullptr;
+  const std::string forced = forced_kernels();
   for (const KernelEntry& kernel : kernel_catalog()) {
-    considered.push_back({std::string(kernel.name), refusal(kernel, problem)});
+    considered.push_back({std::string(kernel.name), is_allowed(kernel, forced)
+                                                        ? refusal(kernel, problem)
+                                                        : "is left out by MOXIE_FORCE=" + forced});
     if (chosen == nullptr && considered.back().refusal.empty()) chosen = &kernel;
   }
   if (chosen != nullptr) return *chosen;
@@ -157,13 +160,15 @@ std::uint64_t choose_kernels(const ModelConfig& config, const PlanOptions& optio
     plan.considered = engine_answers(engine_problem(plan));
     return std::lcm(engine_align(engine_problem(plan)), scale_group(plan.format));
   }
+  const std::vector<std::string> features = host_cpu().features;
   const KernelEntry& kernel =
       choose_kernel(with_placement({.target = plan.target,
                                     .format = plan.format,
                                     .act_format = plan.act_format,
                                     .hidden = plan.hidden,
                                     .inter = divide_up(config.inter, plan.tp),
-                                    .kernel_align = options.kernel_align.value_or(1)},
+                                    .kernel_align = options.kernel_align.value_or(1),
+                                    .cpu_features = &features},
                                    plan.placement, plan.experts, plan.ep),
                     plan.considered);
   plan.kernel = kernel.name;

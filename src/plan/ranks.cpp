@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/checked.hpp"
 #include "formats/block_format.hpp"
+#include "moxie/catalog.hpp"
 #include "plan/layout.hpp"
 
 namespace moxie {
@@ -40,6 +42,13 @@ std::vector<RankPlan> plan_ranks(const ShardPlan& plan) {
   return ranks;
 }
 
+// Engines read what their own loaders make of logical files.
+LayoutKind layout_kind_of(std::string_view kernel) {
+  const auto entries = kernel_catalog();
+  const auto entry = std::ranges::find(entries, kernel, &KernelEntry::name);
+  return entry == entries.end() ? LayoutKind::linear : entry->layout;
+}
+
 }  // namespace
 
 void derive_ranks(ShardPlan& plan) {
@@ -49,6 +58,7 @@ void derive_ranks(ShardPlan& plan) {
                               {.gated = plan.gated,
                                .biases = plan.biases,
                                .globals = plan.recast || block_spec(plan.format).has_global});
+  plan.layout.kind = layout_kind_of(plan.kernel);
   plan.ranks = plan_ranks(plan);
 }
 

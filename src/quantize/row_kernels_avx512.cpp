@@ -2,7 +2,7 @@
 // The quantiser's inner loops in AVX-512: 16 floats are one register.
 #include "quantize/row_kernels.hpp"
 #include "quantize/row_scalars.hpp"
-#include "quantize/target_region.hpp"
+#include "base/target_region.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "pack/bands.hpp"
 #include "pack/logical_tensor.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/scale_check.hpp"
@@ -25,7 +26,7 @@ struct PackedPart {
   const PackedRank* packed = nullptr;  // nullptr when the rank can not be read
   const TensorInfo* tensor = nullptr;
   std::span<const std::byte> bytes;  // rows * row_bytes of the segment
-  std::vector<std::byte> widened{};  // where the file holds narrower biases than a blob
+  std::vector<std::byte> rewritten{};  // where the file holds narrower biases, or bands of rows
 };
 
 std::size_t first_non_zero(std::span<const std::byte> bytes) {
@@ -121,13 +122,18 @@ class ExpertComparison {
       if (set_.layout == FileLayout::kernel) {
         if (!find_blob(part)) return {};
         part.bytes = part.bytes.subspan(segment.offset, segment.bytes());
+        if (band_rows(plan_.layout.kind, segment) > 1) {
+          part.rewritten.assign(part.bytes.begin(), part.bytes.end());
+          restore_rows(plan_.layout.kind, segment, part.rewritten);
+          part.bytes = part.rewritten;
+        }
       } else {
         part.tensor = part.packed->checkpoint->find(logical->entry.name);
         if (!check_tensor(part, logical->entry.dtype, logical->entry.shape)) return {};
         part.bytes = part.packed->checkpoint->bytes(*part.tensor);
         if (from.part == Part::bias) {
-          part.widened = canonical_biases(logical->entry.dtype, part.bytes);
-          part.bytes = part.widened;
+          part.rewritten = canonical_biases(logical->entry.dtype, part.bytes);
+          part.bytes = part.rewritten;
         }
       }
     }

@@ -118,6 +118,7 @@ LayerReference judge(const ShardPlan& plan, const LayerSpec& spec, const Probe& 
                        .top_k = probe.top_k,
                        .gate_up_roundings = order.roundings(plan.hidden),
                        .down_roundings = order.roundings(plan.inter().original.value),
+                       .flushes_subnormals = order.flushes_subnormals,
                        .x = x.data(),
                        .topk_ids = probe.topk_ids.data(),
                        .topk_weights = probe.topk_weights.data(),

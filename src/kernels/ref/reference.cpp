@@ -271,18 +271,28 @@ class LayerRun {
 
   // One row of gate or up against one row of x; nothing without a gate. A bias costs one rounding.
   [[nodiscard]] Interval project(const Matrix& matrix, std::uint64_t row,
-                                 const std::vector<double>& weights, const double* xq,
-                                 double unit) const {
+                                 const std::vector<double>& weights, const double* xq, double unit,
+                                 double flushed) const {
     if (matrix.codes == nullptr) return {};
     const Product product = ref::product(weights.data(), xq, problem_.hidden);
     const double centre = matrix.dequant_mul * product.sum + bias_of(matrix, row);
     return {.centre = centre,
             .radius = accumulation_error(gate_up_roundings_, product.magnitude, matrix.dequant_mul,
                                          unit) +
-                      bias_error(matrix, centre)};
+                      flushed * std::abs(matrix.dequant_mul) + bias_error(matrix, centre)};
   }
 
-  // The same in double, of an x that was not quantised.
+  // What an engine that takes numbers below 2^-126 for 0 loses of a row's sum before its global
+  // scale: that much of every activation, and in each group of 32 or 16 of the at most 32 sums on
+  // the way, whose unit is the scale of a group in which some code is at least 1/2.
+  [[nodiscard]] double flushed(const std::vector<double>& weights) const {
+    if (!problem_.flushes_subnormals) return 0;
+    double magnitude = 0;
+    for (const double weight : weights) magnitude += std::abs(weight);
+    return (1 + 2 * 32) * 0x1p-126 * magnitude;
+  }
+
+  // The same as project() in double, of an x that was not quantised.
   [[nodiscard]] double project_exactly(const Matrix& matrix, std::uint64_t row,
                                        const std::vector<double>& weights, const double* x) const {
     if (matrix.codes == nullptr) return 0;
@@ -305,10 +315,12 @@ class LayerRun {
         if (expert.gate.codes != nullptr)
           decode_row(expert.gate, problem_.format, row, hidden, gate.data());
         decode_row(expert.up, problem_.format, row, hidden, up.data());
+        const double gate_flushed = flushed(gate);
+        const double up_flushed = flushed(up);
         for (std::size_t i = 0; i < batch.slots.size(); ++i) {
           const double* xq = batch.xq.data() + i * hidden;
-          const Interval g = project(expert.gate, row, gate, xq, batch.x_unit[i]);
-          const Interval u = project(expert.up, row, up, xq, batch.x_unit[i]);
+          const Interval g = project(expert.gate, row, gate, xq, batch.x_unit[i], gate_flushed);
+          const Interval u = project(expert.up, row, up, xq, batch.x_unit[i], up_flushed);
           clamped += is_clamped(g.centre, u.centre) ? 1 : 0;
           const Interval a = activate(function_, g, u);
           const std::uint64_t at = i * problem_.inter + row;
@@ -394,6 +406,7 @@ class LayerRun {
       for (std::uint64_t row = first; row < end; ++row) {
         decode_row(matrix, problem_.format, row, inter, weights.data());
         const double bias = bias_of(matrix, row);
+        const double lost = flushed(weights) * std::abs(mul);
         for (std::size_t i = 0; i < batch.slots.size(); ++i) {
           const std::uint64_t at = i * inter;
           const Product output = product(weights.data(), batch.aq.data() + at, inter);
@@ -402,7 +415,7 @@ class LayerRun {
           const double sum = mul * output.sum + bias;
           const double error =
               accumulation_error(down_roundings_, output.magnitude, mul, batch.act_unit[i]) +
-              std::abs(mul) * shifted + bias_error(matrix, sum);
+              std::abs(mul) * shifted + lost + bias_error(matrix, sum);
           add(batch.slots[i], row,
               {.sum = sum, .magnitude = std::abs(mul) * output.magnitude + std::abs(bias)}, error,
               mul * exact + bias);

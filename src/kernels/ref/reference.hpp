@@ -57,6 +57,7 @@ struct Problem {
   // 0: as many as there are terms, which covers every order of summation.
   std::uint64_t gate_up_roundings = 0;
   std::uint64_t down_roundings = 0;
+  bool flushes_subnormals = false;  // the engine that is judged, on the way through its sums
   // First columns of the ranks' parts of the intermediate axis, ascending, the first one 0: where
   // activation groups start anew.
   std::vector<std::uint64_t> part_starts = {0};

@@ -96,6 +96,7 @@ inline LayerReference reference_of(const Experts& experts, const ExpertsCall& ca
       .top_k = shape.top_k,
       .gate_up_roundings = order.roundings(shape.hidden),
       .down_roundings = order.roundings(shape.inter),
+      .flushes_subnormals = order.flushes_subnormals,
       .x = x.data(),
       .topk_ids = ids.data(),
       .topk_weights = call.weights.data(),

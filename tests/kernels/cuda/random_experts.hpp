@@ -213,14 +213,25 @@ inline ExpertsArgs common_args(const Experts& experts, const ExpertsCall& call) 
   return args;
 }
 
-inline ExpertsResult run_on_host(const Experts& experts, const ExpertsCall& call) {
-  const ExpertsKernel& kernel = cpu::portable::kExperts;
+// How a call on the host is made.
+struct HostRun {
+  const ExpertsKernel* kernel = &cpu::portable::kExperts;
+  unsigned threads = 2;
+  std::byte poison{0xFF};  // of the workspace
+};
+
+inline ExpertsResult run_on_host(const Experts& experts, const ExpertsCall& call,
+                                 const HostRun& how = {}) {
+  const ExpertsKernel& kernel = *how.kernel;
+  constexpr std::size_t kGuard = 64;
   ExpertsResult result;
   result.y.assign(call.tokens * experts.shape.hidden, kTapMark);
   result.tap.assign(call.ids.size() * experts.shape.inter, kTapMark);
-  std::vector<std::byte> workspace(kernel.workspace_bytes(experts.shape, call.tokens),
-                                   std::byte{0xFF});
+  const std::uint64_t bytes = kernel.workspace_bytes(experts.shape, call.tokens);
+  std::vector<std::byte> workspace(bytes + kGuard, how.poison);
+  std::fill(workspace.end() - kGuard, workspace.end(), std::byte{0xA5});
   ExpertsArgs args = common_args(experts, call);
+  args.threads = how.threads;
   args.weights.blobs = experts.blobs.data();
   args.weights.local_of_expert = experts.local_of_expert.data();
   args.x.data = call.x.data();
@@ -232,6 +243,9 @@ inline ExpertsResult run_on_host(const Experts& experts, const ExpertsCall& call
   args.workspace = workspace.data();
   args.flags = &result.flags;
   kernel.run(args);
+  EXPECT_TRUE(std::all_of(workspace.end() - kGuard, workspace.end(),
+                          [](std::byte byte) { return byte == std::byte{0xA5}; }))
+      << "nothing is written behind the workspace";
   return result;
 }
 

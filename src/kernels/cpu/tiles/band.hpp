@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the products of one band have in common. Included inside a target region.
+#pragma once
+
+namespace moxie::cpu::tiles {
+
+// 16 rows of a weight matrix in the order of formats/band_order.hpp.
+struct Band {
+  const std::uint8_t* codes;
+  const std::uint8_t* scales;
+  std::uint64_t columns;  // multiple of 32
+};
+
+// Rows of activations that share a decoded tile.
+inline constexpr std::uint64_t kMostRows = 32;
+// Lines come from memory in one stream; this far ahead the next ones are asked for.
+inline constexpr std::uint64_t kAhead = 4096;
+
+// The scales of a tile's 16 rows: one for all 32 columns, or one for each half of them.
+template <class Simd, BlockFormat kFormat>
+struct TileScales {
+  static constexpr bool kMx = kFormat == BlockFormat::mxfp4;
+  static constexpr std::uint64_t kBytes = kMx ? kBandRows : kHalves * kBandRows;
+  // What is left out of every scale.
+  static constexpr float kUnit = kMx ? 1.0F : 0x1p8F;
+
+  typename Simd::Floats of_half[kMx ? 1 : kHalves];
+
+  static TileScales read(const std::uint8_t* at) {
+    TileScales scales;
+    if constexpr (kMx) {
+      scales.of_half[0] = Simd::e8m0(at);
+    } else {
+      scales.of_half[0] = Simd::ue4m3(at);
+      scales.of_half[1] = Simd::ue4m3(at + kBandRows);
+    }
+    return scales;
+  }
+};
+
+// Calls body.template operator()<n>(first) for groups of at most four rows until all are done.
+template <class Body>
+[[gnu::always_inline]] inline void for_groups(std::uint64_t rows, const Body& body) {
+  std::uint64_t row = 0;
+  for (; row + 4 <= rows; row += 4) body.template operator()<4>(row);
+  switch (rows - row) {
+    case 3:
+      return body.template operator()<3>(row);
+    case 2:
+      return body.template operator()<2>(row);
+    case 1:
+      return body.template operator()<1>(row);
+    default:
+      return;
+  }
+}
+
+}  // namespace moxie::cpu::tiles

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// slots -> x to records -> gate and up, activation, records again -> down -> weighted combine, for
+// any products over bands. Included inside a target region.
+//
+// One list of work over all active experts, handed out in the order of addresses: an item of the
+// first product is one tile of 32 columns of the intermediate axis, which is an activation group, so
+// that whoever computes it can quantise it; an item of the second is two bands of hidden.
+#pragma once
+
+namespace moxie::cpu::tiles {
+
+// Products give kUnit and multiply(); Quantise fills their Record.
+template <class Simd, class Products, class Quantise>
+class ExpertsCall {
+ public:
+  using Record = typename Products::Record;
+
+  explicit ExpertsCall(const ExpertsArgs& args)
+      : args_(args),
+        work_(Workspace<Products>::carve(args)),
+        x_tiles_(args.shape.hidden / kTileColumns),
+        act_tiles_(args.shape.inter / kTileColumns),
+        mark_(now_ns()) {}
+
+  void run() {
+    portable::build_slots(args_, work_.slots);
+    add_time(Stage::slots);
+    // Below this many multiplications waking a thread costs more than it helps.
+    constexpr std::uint64_t kParallelWork = 1'000'000;
+    const std::uint64_t work = work_.slots.rows() * args_.shape.inter * args_.shape.hidden;
+    parallel_team(work < kParallelWork ? 1 : args_.threads, [this](Team& team) {
+      if (work_.slots.rows() > 0) run_experts(team);
+      team.for_each(args_.tokens, [this](std::uint64_t token) { combine(token); });
+      if (team.is_caller()) add_time(Stage::combine);
+    });
+  }
+
+ private:
+  using Sums = float[kMostRows][kBandRows];
+
+  // One matrix of an expert.
+  struct Matrix {
+    const std::uint8_t* codes;   // null: the expert has none
+    const std::uint8_t* scales;  // bands of both
+    std::uint64_t columns;
+    float dequant_mul;
+    const std::byte* bias;  // f32, one a row; null: none
+
+    [[nodiscard]] Band band(std::uint64_t row) const {
+      constexpr std::uint64_t kGroup = block_spec(Products::kBlockFormat).group_elems;
+      return {codes + row * (columns / 2), scales + row * (columns / kGroup), columns};
+    }
+    // The finished sums of a band's rows.
+    void finish(float* sums, std::uint64_t row) const {
+      for (std::uint64_t lane = 0; lane < kBandRows; ++lane)
+        sums[lane] = sums[lane] * Products::kUnit * dequant_mul;
+      if (bias == nullptr) return;
+      float values[kBandRows];
+      std::memcpy(values, bias + row * sizeof(float), sizeof values);
+      for (std::uint64_t lane = 0; lane < kBandRows; ++lane) sums[lane] += values[lane];
+    }
+  };
+
+  void run_experts(Team& team) {
+    team.for_each(args_.tokens, [this](std::uint64_t token) { quantise(token); });
+    if (team.is_caller()) add_time(Stage::quantise);
+    team.for_each(work_.slots.active * act_tiles_, [this](std::uint64_t item) {
+      gate_up(active_expert(item / act_tiles_), item % act_tiles_);
+    });
+    if (team.is_caller()) add_time(Stage::gate_up);
+    team.for_each(work_.slots.active * x_tiles_, [this](std::uint64_t item) {
+      down(active_expert(item / x_tiles_), item % x_tiles_);
+    });
+    if (team.is_caller()) add_time(Stage::down);
+  }
+
+  // Called by one thread only.
+  void add_time(Stage stage) {
+    if (args_.trace == nullptr) return;
+    const std::uint64_t now = now_ns();
+    (*args_.trace)[stage] += now - mark_;
+    mark_ = now;
+  }
+
+  [[nodiscard]] std::uint64_t active_expert(std::uint64_t index) const {
+    return static_cast<std::uint64_t>(work_.slots.active_experts[index]);
+  }
+
+  [[nodiscard]] Matrix matrix(std::uint64_t local_expert, std::uint64_t codes, std::uint64_t scales,
+                              std::uint64_t mul, std::uint64_t bias, std::uint64_t columns) const {
+    const std::byte* blob = args_.weights.blobs + local_expert * args_.weights.stride;
+    const auto at = [blob](std::uint64_t offset) {
+      return offset == BlobOffsets::kAbsent ? nullptr : blob + offset;
+    };
+    Matrix made = {.codes = reinterpret_cast<const std::uint8_t*>(at(codes)),
+                   .scales = reinterpret_cast<const std::uint8_t*>(at(scales)),
+                   .columns = columns,
+                   .dequant_mul = 1,
+                   .bias = at(bias)};
+    if (const std::byte* value = at(mul)) std::memcpy(&made.dequant_mul, value, sizeof(float));
+    return made;
+  }
+
+  void quantise(std::uint64_t token) {
+    const std::uint64_t first = token * args_.x.row_stride;
+    Record* to = work_.x + token * x_tiles_;
+    for (std::uint64_t tile = 0; tile < x_tiles_; ++tile) {
+      const std::uint64_t at = first + tile * kTileColumns;
+      if (args_.x.dtype == DType::f32) {
+        float values[kTileColumns];
+        std::memcpy(values, static_cast<const float*>(args_.x.data) + at, sizeof values);
+        Quantise::record(values, to[tile]);
+      } else {
+        std::uint16_t values[kTileColumns];
+        std::memcpy(values, static_cast<const std::uint16_t*>(args_.x.data) + at, sizeof values);
+        Quantise::record(values, to[tile]);
+      }
+    }
+  }
+
+  // One tile of the intermediate axis for all rows of an expert.
+  void gate_up(std::uint64_t local_expert, std::uint64_t tile) {
+    const BlobOffsets& o = args_.weights.offsets;
+    const std::uint64_t hidden = args_.shape.hidden;
+    const Matrix gate = matrix(local_expert, o.gate, o.gate_scale, o.gate_mul, o.gate_bias, hidden);
+    const Matrix up = matrix(local_expert, o.up, o.up_scale, o.up_mul, o.up_bias, hidden);
+    const std::uint64_t end = work_.slots.with0[local_expert + 1];
+    for (std::uint64_t row = work_.slots.with0[local_expert]; row < end; row += kMostRows) {
+      const std::uint64_t rows = end - row < kMostRows ? end - row : kMostRows;
+      const Record* x[kMostRows];
+      for (std::uint64_t r = 0; r < rows; ++r)
+        x[r] = work_.x + work_.slots.token_of_row(row + r) * x_tiles_;
+      alignas(64) float act[kMostRows][kTileColumns];
+      for (std::uint64_t column = 0; column < kTileColumns; column += kBandRows)
+        activations(gate, up, tile * kTileColumns + column, x, rows, column, act);
+      for (std::uint64_t r = 0; r < rows; ++r) {
+        Quantise::record(act[r], work_.act[(row + r) * act_tiles_ + tile]);
+        if (args_.act_tap != nullptr) {
+          Quantise::values(work_.act[(row + r) * act_tiles_ + tile],
+                           args_.act_tap + work_.slots.slot_of_row[row + r] * args_.shape.inter +
+                               tile * kTileColumns);
+        }
+      }
+    }
+  }
+
+  // Of one band of gate and up, into columns [to, to + 16) of act.
+  void activations(const Matrix& gate, const Matrix& up, std::uint64_t first, const Record* const* x,
+                   std::uint64_t rows, std::uint64_t to, float (*act)[kTileColumns]) {
+    alignas(64) Sums gates;
+    alignas(64) Sums ups;
+    if (gate.codes != nullptr) Products::multiply(gate.band(first), x, rows, gates);
+    Products::multiply(up.band(first), x, rows, ups);
+    for (std::uint64_t r = 0; r < rows; ++r) {
+      if (gate.codes != nullptr) {
+        gate.finish(gates[r], first);
+      } else {
+        std::memset(gates[r], 0, sizeof gates[r]);
+      }
+      up.finish(ups[r], first);
+      activate_band(gates[r], ups[r], act[r] + to);
+    }
+  }
+
+  void activate_band(const float* gates, const float* ups, float* act) const {
+    using Lanes = ActivateLanes<Simd>;
+    const Activation activation = args_.shape.activation;
+    const float limit = args_.shape.activation_limit;
+    if (Lanes::has(activation)) {
+      for (std::uint64_t lane = 0; lane < kBandRows; lane += Lanes::kLanes)
+        Lanes::run(activation, limit, gates + lane, ups + lane, act + lane);
+    } else {
+      for (std::uint64_t lane = 0; lane < kBandRows; ++lane)
+        act[lane] = activate(activation, limit, gates[lane], ups[lane]);
+    }
+  }
+
+  // Two bands of hidden for all rows of an expert.
+  void down(std::uint64_t local_expert, std::uint64_t tile) {
+    const BlobOffsets& o = args_.weights.offsets;
+    const Matrix weights =
+        matrix(local_expert, o.down, o.down_scale, o.down_mul, o.down_bias, args_.shape.inter);
+    const std::uint64_t end = work_.slots.with0[local_expert + 1];
+    for (std::uint64_t row = work_.slots.with0[local_expert]; row < end; row += kMostRows) {
+      const std::uint64_t rows = end - row < kMostRows ? end - row : kMostRows;
+      const Record* act[kMostRows];
+      for (std::uint64_t r = 0; r < rows; ++r) act[r] = work_.act + (row + r) * act_tiles_;
+      for (std::uint64_t column = 0; column < kTileColumns; column += kBandRows) {
+        const std::uint64_t first = tile * kTileColumns + column;
+        alignas(64) Sums sums;
+        Products::multiply(weights.band(first), act, rows, sums);
+        for (std::uint64_t r = 0; r < rows; ++r) {
+          weights.finish(sums[r], first);
+          std::memcpy(work_.down + (row + r) * args_.shape.hidden + first, sums[r],
+                      sizeof sums[r]);
+        }
+      }
+    }
+  }
+
+  // Masked slots are skipped: what their rows hold, NaN included, must not reach y.
+  void combine(std::uint64_t token) {
+    const std::uint64_t hidden = args_.shape.hidden;
+    float* y = args_.y + token * hidden;
+    std::memset(y, 0, hidden * sizeof(float));
+    for (std::uint64_t choice = 0; choice < args_.shape.top_k; ++choice) {
+      const std::uint64_t slot = token * args_.shape.top_k + choice;
+      const std::int32_t row = work_.slots.row_of_slot[slot];
+      if (row < 0) continue;
+      const float weight = args_.topk_weights[slot];
+      const float* output = work_.down + static_cast<std::uint64_t>(row) * hidden;
+      for (std::uint64_t i = 0; i < hidden; ++i) y[i] += weight * output[i];
+    }
+  }
+
+  const ExpertsArgs& args_;
+  Workspace<Products> work_;
+  std::uint64_t x_tiles_;
+  std::uint64_t act_tiles_;
+  std::uint64_t mark_;
+};
+
+}  // namespace moxie::cpu::tiles

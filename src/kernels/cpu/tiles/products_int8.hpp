@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// One band times rows of int8 or int8x2 activations: the sums of a group are whole numbers and
+// exact. Included inside a target region.
+//
+// A row's sum has one order, whatever is computed beside it: tile after tile, the tile's whole
+// number as fp32 (below 2^24), times the group's multiplier, times the scale, added in one rounding.
+// NVFP4 adds the two halves, each times its scale, before the multiplier.
+#pragma once
+
+namespace moxie::cpu::tiles {
+
+// How the codes of a record become the sums of a tile's halves.
+template <class Simd>
+struct OnePlane {
+  using Record = Int8Record;
+  struct Sums {
+    typename Simd::Sums of_half[kHalves];
+  };
+  [[gnu::always_inline]] static Sums start(const Record& x) {
+    return {{Simd::start(x.start[0]), Simd::start(x.start[1])}};
+  }
+  [[gnu::always_inline]] static void dot(Sums& sums, const Record& x, std::uint64_t half,
+                                         std::uint64_t at, typename Simd::Octets weights) {
+    sums.of_half[half] = Simd::dot(sums.of_half[half], weights, x.codes + at);
+  }
+  [[gnu::always_inline]] static typename Simd::Ints of_half(const Sums& sums, std::uint64_t half) {
+    return Simd::ints(sums.of_half[half]);
+  }
+  [[gnu::always_inline]] static typename Simd::Ints of_both(const Sums& sums) {
+    return Simd::ints(Simd::add(sums.of_half[0], sums.of_half[1]));
+  }
+};
+
+template <class Simd>
+struct TwoPlanes {
+  using Record = Int8x2Record;
+  struct Sums {
+    typename Simd::Sums high[kHalves];
+    typename Simd::Sums low[kHalves];
+  };
+  [[gnu::always_inline]] static Sums start(const Record& x) {
+    return {{Simd::start(x.start_high[0]), Simd::start(x.start_high[1])},
+            {Simd::start(x.start_low[0]), Simd::start(x.start_low[1])}};
+  }
+  [[gnu::always_inline]] static void dot(Sums& sums, const Record& x, std::uint64_t half,
+                                         std::uint64_t at, typename Simd::Octets weights) {
+    sums.high[half] = Simd::dot(sums.high[half], weights, x.high + at);
+    sums.low[half] = Simd::dot(sums.low[half], weights, x.low + at);
+  }
+  [[gnu::always_inline]] static typename Simd::Ints of_half(const Sums& sums, std::uint64_t half) {
+    return Simd::join(Simd::ints(sums.high[half]), Simd::ints(sums.low[half]));
+  }
+  [[gnu::always_inline]] static typename Simd::Ints of_both(const Sums& sums) {
+    return Simd::join(Simd::ints(Simd::add(sums.high[0], sums.high[1])),
+                      Simd::ints(Simd::add(sums.low[0], sums.low[1])));
+  }
+};
+
+template <class Simd, BlockFormat kFormat, template <class> class Planes>
+struct ProductsInt8 {
+  using Plane = Planes<Simd>;
+  using Record = typename Plane::Record;
+  using Floats = typename Simd::Floats;
+  using Octets = typename Simd::Octets;
+  using Scales = TileScales<Simd, kFormat>;
+  static constexpr BlockFormat kBlockFormat = kFormat;
+  static constexpr float kUnit = Scales::kUnit * 0.5F;  // octets are twice the values
+  static constexpr std::uint64_t kOctets = kTileColumns / 4;
+
+  // sums[row][lane], without kUnit. A register may hold a part of the band's lanes.
+  static void multiply(const Band& band, const Record* const* x, std::uint64_t rows,
+                       float (*sums)[kBandRows]) {
+    for (std::uint64_t lane = 0; lane < kBandRows; lane += Simd::kLanes) {
+      if (rows == 1) {
+        multiply_one(band, x[0], sums[0], lane);
+      } else {
+        multiply_rows(band, x, rows, sums, lane);
+      }
+    }
+  }
+
+ private:
+  static void multiply_one(const Band& band, const Record* x, float* sums, std::uint64_t lane) {
+    Floats sum = Simd::zeros();
+    const std::uint8_t* codes = band.codes + 4 * lane;
+    const std::uint8_t* scale_bytes = band.scales + lane;
+    for (std::uint64_t tile = 0; tile < band.columns / kTileColumns; ++tile) {
+      Octets weights[kOctets];
+      decode(codes, weights);
+      auto dots = Plane::start(x[tile]);
+      for (std::uint64_t i = 0; i < kOctets; ++i)
+        Plane::dot(dots, x[tile], i / (kOctets / 2), 4 * i, weights[i]);
+      sum = added(sum, dots, Scales::read(scale_bytes), x[tile].mul);
+      codes += kTileBytes;
+      scale_bytes += Scales::kBytes;
+    }
+    Simd::store(sums + lane, sum);
+  }
+
+  static void multiply_rows(const Band& band, const Record* const* x, std::uint64_t rows,
+                            float (*sums)[kBandRows], std::uint64_t lane) {
+    for (std::uint64_t row = 0; row < rows; ++row) Simd::store(sums[row] + lane, Simd::zeros());
+    const std::uint8_t* codes = band.codes + 4 * lane;
+    const std::uint8_t* scale_bytes = band.scales + lane;
+    for (std::uint64_t tile = 0; tile < band.columns / kTileColumns; ++tile) {
+      Octets weights[kOctets];
+      decode(codes, weights);
+      const Scales scales = Scales::read(scale_bytes);
+      for_groups(rows, [&]<int kRows>(std::uint64_t row) __attribute__((always_inline)) {
+        typename Plane::Sums dots[kRows];
+        for (int r = 0; r < kRows; ++r) dots[r] = Plane::start(x[row + r][tile]);
+        for (std::uint64_t i = 0; i < kOctets / 2; ++i) {
+          for (int r = 0; r < kRows; ++r) {
+            const Record& record = x[row + r][tile];
+            const std::uint64_t other = kOctets / 2 + i;
+            Plane::dot(dots[r], record, 0, 4 * i, weights[i]);
+            Plane::dot(dots[r], record, 1, 4 * other, weights[other]);
+          }
+        }
+        for (int r = 0; r < kRows; ++r) {
+          float* at = sums[row + r] + lane;
+          Simd::store(at, added(Simd::load(at), dots[r], scales, x[row + r][tile].mul));
+        }
+      });
+      codes += kTileBytes;
+      scale_bytes += Scales::kBytes;
+    }
+  }
+
+  [[gnu::always_inline]] static void decode(const std::uint8_t* codes, Octets* weights) {
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      __builtin_prefetch(codes + 64 * i + kAhead);
+      const auto line = Simd::line(codes + 64 * i);
+      weights[2 * i] = Simd::low_octets(line);
+      weights[2 * i + 1] = Simd::high_octets(line);
+    }
+  }
+
+  [[gnu::always_inline]] static Floats added(Floats sum, const typename Plane::Sums& dots,
+                                             const Scales& scales, float mul) {
+    if constexpr (Scales::kMx) {
+      const Floats values = Simd::multiply(Simd::floats(Plane::of_both(dots)), Simd::all(mul));
+      return Simd::multiply_add(values, scales.of_half[0], sum);
+    } else {
+      const Floats first =
+          Simd::multiply(Simd::floats(Plane::of_half(dots, 0)), scales.of_half[0]);
+      const Floats both =
+          Simd::multiply_add(Simd::floats(Plane::of_half(dots, 1)), scales.of_half[1], first);
+      return Simd::multiply_add(both, Simd::all(mul), sum);
+    }
+  }
+};
+
+}  // namespace moxie::cpu::tiles
