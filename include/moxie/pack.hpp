@@ -57,6 +57,14 @@ struct BlobSource {
   unsigned parts = 1;
   std::function<void(std::uint64_t expert, unsigned part, std::span<std::byte> blob)> pack_part =
       {};
+  // Where all blobs lie in a file as pack_expert would write them, in slot order, layout.stride
+  // apart: whoever reads them there needs no copy. Whoever puts another pack_expert into a source
+  // takes this away.
+  struct InFile {
+    std::filesystem::path path;
+    std::uint64_t offset = 0;
+  };
+  std::optional<InFile> in_file = {};
 };
 // Experts of a checkpoint, by pack_expert(), of a packed set, as load_packed() gives them, or
 // random ones, as draw_experts() gives them. What a source is made from must outlive it; pages that

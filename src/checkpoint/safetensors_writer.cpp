@@ -17,7 +17,7 @@ std::uint64_t TensorEntry::bytes() const {
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
                                      const std::vector<TensorEntry>& entries,
-                                     std::size_t direct_bytes)
+                                     std::size_t direct_bytes, std::uint64_t data_align)
     : file_(path, direct_bytes) {
   Json::Object members;
   members.push_back({"__metadata__", Json::object().set("format", "pt")});
@@ -36,8 +36,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
     members.push_back({entry.name, std::move(info)});
   }
   std::string header = Json(std::move(members)).dump_compact();
-  header.resize(round_up(header.size(), 8), ' ');
   std::string length(8, '\0');
+  header.resize(round_up(length.size() + header.size(), data_align) - length.size(), ' ');
   for (unsigned i = 0; i < 8; ++i)
     length[i] = static_cast<char>((header.size() >> (8 * i)) & 0xFFU);
   file_.write(length);

@@ -25,9 +25,9 @@ struct TensorEntry {
 class SafetensorsWriter {
  public:
   // Writes the header; the data of `entries` follows through write(), in that order.
-  // `direct_bytes` as of StagedFile.
+  // `direct_bytes` as of StagedFile; the data begins at a multiple of `data_align` bytes.
   SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorEntry>& entries,
-                    std::size_t direct_bytes = 0);
+                    std::size_t direct_bytes = 0, std::uint64_t data_align = 8);
 
   void write(std::span<const std::byte> bytes) { file_.write(bytes); }
   // Instead of write(): the bytes from `offset` of the data area on, in any order, each byte once.

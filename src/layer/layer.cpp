@@ -16,8 +16,8 @@
 #include "layer/binding.hpp"
 #include "layer/layer_state.hpp"
 #include "layer/staging_memory.hpp"
-#include "moxie/device.hpp"
 #include "moxie/catalog.hpp"
+#include "moxie/device.hpp"
 #include "pack/scale_check.hpp"
 
 namespace moxie {
@@ -261,14 +261,15 @@ void MoeLayer::reload(unsigned rank, std::uint64_t expert, std::span<const std::
     held.on_device.write(slot, blob);
     return;
   }
-  std::memcpy(packed.blobs.data() + slot * packed.layout.stride, blob.data(), blob.size());
+  std::memcpy(held.blobs.data() + slot * packed.layout.stride, blob.data(), blob.size());
 }
 
 std::span<const std::byte> MoeLayer::blob(unsigned rank, std::uint64_t expert) const {
   const State::HeldRank& held = state_->held[state_->require(rank, expert)];
   if (state_->partials != nullptr)
     return held.on_device.read(held.packed.experts.slot_of(expert).value());
-  return held.packed.blob(expert);
+  const std::uint64_t stride = held.packed.layout.stride;
+  return held.blobs.subspan(held.packed.experts.slot_of(expert).value() * stride, stride);
 }
 
 }  // namespace moxie

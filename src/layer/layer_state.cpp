@@ -79,24 +79,23 @@ void MoeLayer::State::run_rank(const HeldRank& rank, const LayerIo& io, float* y
 }
 
 ExpertsArgs MoeLayer::State::args_of(const HeldRank& rank, const LayerIo& io) const {
-  return {
-      .shape = rank.shape,
-      .weights = {.blobs = partials == nullptr ? rank.packed.blobs.data() : rank.on_device.blobs(),
-                  .stride = partials == nullptr ? plan.layout.stride : rank.on_device.stride(),
-                  .offsets = offsets,
-                  .local_of_expert = partials == nullptr ? rank.local_of_expert.data()
-                                                         : rank.on_device.local_of_expert()},
-      .tokens = io.x.rows,
-      .x = io.x,
-      .topk_ids = io.topk_ids,
-      .topk_weights = io.topk_weights,
-      .x_scale = rank.scales.x,
-      .act_scale = rank.scales.act,
-      .stats = io.act_stats,
-      .flags = io.flags,
-      .threads = threads,
-      .max_sms = spec.max_sms,
-      .trace = io.trace};
+  return {.shape = rank.shape,
+          .weights = {.blobs = partials == nullptr ? rank.blobs.data() : rank.on_device.blobs(),
+                      .stride = partials == nullptr ? plan.layout.stride : rank.on_device.stride(),
+                      .offsets = offsets,
+                      .local_of_expert = partials == nullptr ? rank.local_of_expert.data()
+                                                             : rank.on_device.local_of_expert()},
+          .tokens = io.x.rows,
+          .x = io.x,
+          .topk_ids = io.topk_ids,
+          .topk_weights = io.topk_weights,
+          .x_scale = rank.scales.x,
+          .act_scale = rank.scales.act,
+          .stats = io.act_stats,
+          .flags = io.flags,
+          .threads = threads,
+          .max_sms = spec.max_sms,
+          .trace = io.trace};
 }
 
 // A call with dynamic scales: what it quantises with is what it has measured.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/checked.hpp"
+#include "base/writable_memory.hpp"
 #include "kernels/registry/registry.hpp"
 #include "layer/binding.hpp"
 #include "layer/device_experts.hpp"
@@ -57,6 +58,8 @@ struct MoeLayer::State {
   // One rank of the plan with its experts.
   struct HeldRank {
     PackedExperts packed;
+    WritableMemory memory;       // of the blobs, where `packed` holds none
+    std::span<std::byte> blobs;  // [local experts, stride], of either
     ExpertsShape shape;
     std::vector<std::int32_t> local_of_expert;  // [experts]
     DeviceExperts on_device;                    // on a GPU, where `packed` then holds no blobs

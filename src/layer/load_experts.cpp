@@ -115,11 +115,14 @@ MoeLayer::State::HeldRank& MoeLayer::State::add_rank(PackedExperts header) {
   DeviceExperts on_device;
   if (partials != nullptr) on_device = DeviceExperts(header, local, *kernel, shape, offsets);
   held.push_back({.packed = std::move(header),
+                  .memory = {},
+                  .blobs = {},
                   .shape = shape,
                   .local_of_expert = std::move(local),
                   .on_device = std::move(on_device),
                   .scales = {},
                   .empty = rank.slice.rows.count == Elems{0}});
+  held.back().blobs = held.back().packed.blobs;
   return held.back();
 }
 
@@ -166,11 +169,16 @@ void MoeLayer::State::hold(const BlobSource& source, StagingMemory& staging) {
     rank.on_device.load(std::move(pack), staging);
   } else {
     const std::uint64_t stride = plan.layout.stride;
-    std::vector<std::byte>& blobs = rank.packed.blobs;
-    blobs.resize(source.experts.count() * stride);
+    const std::uint64_t bytes = source.experts.count() * stride;
+    rank.memory = source.in_file
+                      ? WritableMemory(source.in_file->path, source.in_file->offset, bytes)
+                      : WritableMemory(bytes);
+    rank.blobs = rank.memory.bytes();
     parallel_for(source.experts.count(), [&](std::uint64_t local) {
-      const auto blob = std::span(blobs).subspan(local * stride, stride);
-      for (unsigned part = 0; part < pack.parts; ++part) pack.part(local, part, blob);
+      const auto blob = rank.blobs.subspan(local * stride, stride);
+      if (!source.in_file) {
+        for (unsigned part = 0; part < pack.parts; ++part) pack.part(local, part, blob);
+      }
       pack.check(local, blob);
     });
   }

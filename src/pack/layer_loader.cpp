@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names, types and values of one packed file against the plan that its layer follows.
-#include "pack/bands.hpp"
 #include "pack/layer_loader.hpp"
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "model/dialects/choice.hpp"
 #include "model/expert_names.hpp"
 #include "model/layer_reader.hpp"
+#include "pack/bands.hpp"
 #include "pack/layer_plan.hpp"
 #include "pack/logical_tensor.hpp"
 #include "pack/packed_names.hpp"
@@ -84,6 +84,10 @@ class LayerFile {
   ~LayerFile() = default;
 
   [[nodiscard]] const ShardPlan& plan() const { return plan_; }
+  [[nodiscard]] std::optional<BlobSource::InFile> in_file() const {
+    if (blobs_ == nullptr) return std::nullopt;
+    return BlobSource::InFile{.path = path_, .offset = blobs_->offset};
+  }
 
   void load(std::uint64_t expert, std::span<std::byte> blob) const {
     if (blobs_ == nullptr) {
@@ -266,6 +270,8 @@ struct LayerLoader::File : LayerFile {
 LayerLoader::LayerLoader(const PackedFolder& folder, unsigned rank, int layer)
     : file_(std::make_unique<const File>(folder, rank, layer)) {}
 LayerLoader::~LayerLoader() = default;
+
+std::optional<BlobSource::InFile> LayerLoader::in_file() const { return file_->in_file(); }
 
 const ShardPlan& LayerLoader::plan() const { return file_->plan(); }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "moxie/pack.hpp"
@@ -20,6 +21,8 @@ class LayerLoader {
   LayerLoader& operator=(const LayerLoader&) = delete;
   ~LayerLoader();
 
+  // Where the blobs of a file in the kernel layout lie; none of a logical one.
+  [[nodiscard]] std::optional<BlobSource::InFile> in_file() const;
   // As the layer follows it.
   [[nodiscard]] const ShardPlan& plan() const;
   // Writes all of the blob. Called from several threads at once.

@@ -189,7 +189,8 @@ BlobSource blob_source(const PackedFolder& folder, unsigned rank, int layer) {
               [&folder, rank, layer, loader] {
                 loader->release();
                 check_bytes(folder, rank, layer_file_name(layer), layer);
-              }};
+              },
+          .in_file = loader->in_file()};
 }
 
 void check_packed_top(const PackedFolder& folder, unsigned rank) {

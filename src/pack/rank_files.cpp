@@ -12,6 +12,13 @@
 
 namespace moxie {
 
+namespace {
+
+// Blobs that are read where they lie in a file begin at cache lines.
+constexpr std::uint64_t kDataAlign = 64;
+
+}  // namespace
+
 RankFiles::RankFiles(const MoeModel& model, const PackedFile& file, FileLayout layout,
                      const std::vector<unsigned>& ranks,
                      const std::vector<std::filesystem::path>& folders, std::size_t direct_bytes)
@@ -20,8 +27,8 @@ RankFiles::RankFiles(const MoeModel& model, const PackedFile& file, FileLayout l
   if (layout == FileLayout::logical) plan_.layout.kind = LayoutKind::linear;
   if (file.layer != nullptr && layout == FileLayout::logical) list_logical();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    writers_.push_back(std::make_unique<SafetensorsWriter>(folders[i] / file.name,
-                                                           entries_of(ranks[i]), direct_bytes));
+    writers_.push_back(std::make_unique<SafetensorsWriter>(
+        folders[i] / file.name, entries_of(ranks[i]), direct_bytes, kDataAlign));
   }
 }
 

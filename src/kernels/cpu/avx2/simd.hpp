@@ -7,6 +7,7 @@ namespace moxie::cpu::avx2 {
 // A register is one half of a tile's line: lane r is row r of eight.
 struct Simd {
   static constexpr std::uint64_t kLanes = 8;
+  static constexpr int kRegisters = 16;
   using Floats = __m256;
   using Ints = __m256i;
   using Line = __m256i;
@@ -46,8 +47,7 @@ struct Simd {
   static Floats column(Line line) {
     constexpr int kShift = 4 * (kColumn / 2) + (kColumn % 2 == 0 ? 0 : 16);
     const __m256 table = _mm256_setr_ps(0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F);
-    const __m256 magnitude =
-        _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(line, kShift));
+    const __m256 magnitude = _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(line, kShift));
     const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(line, 28 - kShift),
                                           _mm256_set1_epi32(static_cast<int>(0x80000000)));
     return _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign));

@@ -7,6 +7,7 @@ namespace moxie::cpu::avx512 {
 // A line of a tile is one register; lane r is row r of the band.
 struct Simd {
   static constexpr std::uint64_t kLanes = 16;
+  static constexpr int kRegisters = 32;
   using Floats = __m512;
   using Ints = __m512i;
   using Line = __m512i;    // a tile's line as it lies in memory

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The activation functions of formats/activation.hpp for several lanes at once, bit for bit. Included
-// inside a target region.
+// The activation functions of formats/activation.hpp for several lanes at once, bit for bit.
+// Included inside a target region.
 #pragma once
 
 namespace moxie::cpu::tiles {

@@ -38,21 +38,17 @@ struct TileScales {
   }
 };
 
-// Calls body.template operator()<n>(first) for groups of at most four rows until all are done.
-template <class Body>
+// Calls body.template operator()<n>(first) for groups of at most kMost rows until all are done.
+template <int kMost, class Body>
 [[gnu::always_inline]] inline void for_groups(std::uint64_t rows, const Body& body) {
+  static_assert(kMost == 2 || kMost == 4);
   std::uint64_t row = 0;
-  for (; row + 4 <= rows; row += 4) body.template operator()<4>(row);
-  switch (rows - row) {
-    case 3:
-      return body.template operator()<3>(row);
-    case 2:
-      return body.template operator()<2>(row);
-    case 1:
-      return body.template operator()<1>(row);
-    default:
-      return;
+  for (; row + kMost <= rows; row += kMost) body.template operator()<kMost>(row);
+  if constexpr (kMost == 4) {
+    if (rows - row == 3) return body.template operator()<3>(row);
+    if (rows - row == 2) return body.template operator()<2>(row);
   }
+  if (rows - row == 1) body.template operator()<1>(row);
 }
 
 }  // namespace moxie::cpu::tiles

@@ -3,8 +3,8 @@
 // any products over bands. Included inside a target region.
 //
 // One list of work over all active experts, handed out in the order of addresses: an item of the
-// first product is one tile of 32 columns of the intermediate axis, which is an activation group, so
-// that whoever computes it can quantise it; an item of the second is two bands of hidden.
+// first product is one tile of 32 columns of the intermediate axis, which is an activation group,
+// so that whoever computes it can quantise it; an item of the second is two bands of hidden.
 #pragma once
 
 namespace moxie::cpu::tiles {
@@ -145,8 +145,9 @@ class ExpertsCall {
   }
 
   // Of one band of gate and up, into columns [to, to + 16) of act.
-  void activations(const Matrix& gate, const Matrix& up, std::uint64_t first, const Record* const* x,
-                   std::uint64_t rows, std::uint64_t to, float (*act)[kTileColumns]) {
+  void activations(const Matrix& gate, const Matrix& up, std::uint64_t first,
+                   const Record* const* x, std::uint64_t rows, std::uint64_t to,
+                   float (*act)[kTileColumns]) {
     alignas(64) Sums gates;
     alignas(64) Sums ups;
     if (gate.codes != nullptr) Products::multiply(gate.band(first), x, rows, gates);
@@ -191,8 +192,7 @@ class ExpertsCall {
         Products::multiply(weights.band(first), act, rows, sums);
         for (std::uint64_t r = 0; r < rows; ++r) {
           weights.finish(sums[r], first);
-          std::memcpy(work_.down + (row + r) * args_.shape.hidden + first, sums[r],
-                      sizeof sums[r]);
+          std::memcpy(work_.down + (row + r) * args_.shape.hidden + first, sums[r], sizeof sums[r]);
         }
       }
     }

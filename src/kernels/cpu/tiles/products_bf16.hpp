@@ -2,9 +2,9 @@
 // One band times rows of bf16 activations: exact products, fp32 sums. Included inside a target
 // region.
 //
-// A row's sum has one order, whatever is computed beside it: in each half of a tile a chain of eight
-// dot products from 0, in the order of the columns; MXFP4 adds both chains and multiplies them into
-// the row's sum by their scale, NVFP4 each by its own.
+// A row's sum has one order, whatever is computed beside it: in each half of a tile a chain of
+// eight dot products from 0, in the order of the columns; MXFP4 adds both chains and multiplies
+// them into the row's sum by their scale, NVFP4 each by its own.
 #pragma once
 
 namespace moxie::cpu::tiles {
@@ -30,7 +30,7 @@ struct ProductsBf16 {
       Pairs weights[kPairs];
       decode(codes, weights);
       const Scales scales = Scales::read(scale_bytes);
-      for_groups(rows, [&]<int kRows>(std::uint64_t row) __attribute__((always_inline)) {
+      for_groups<4>(rows, [&]<int kRows>(std::uint64_t row) __attribute__((always_inline)) {
         Floats halves[kRows][kHalves];
         for (auto& of_row : halves) of_row[0] = of_row[1] = Simd::zeros();
         for (std::uint64_t pair = 0; pair < kPairs / 2; ++pair) {

@@ -26,16 +26,17 @@ struct ProductsF32 {
         alignas(64) float weights[kTileColumns][Simd::kLanes];
         decode(codes, weights);
         const Scales scales = Scales::read(scale_bytes);
-        for_groups(rows, [&]<int kRows>(std::uint64_t row) __attribute__((always_inline)) {
+        for_groups<4>(rows, [&]<int kRows>(std::uint64_t row) __attribute__((always_inline)) {
           Floats halves[kRows][kHalves];
           for (auto& of_row : halves) of_row[0] = of_row[1] = Simd::zeros();
-          for (std::uint64_t half = 0; half < kHalves; ++half) {
-            for (std::uint64_t i = half * 16; i < half * 16 + 16; ++i) {
-              const Floats weight = Simd::load(weights[i]);
-              for (int r = 0; r < kRows; ++r) {
-                halves[r][half] = Simd::multiply_add(weight, Simd::all(x[row + r][tile].values[i]),
-                                                     halves[r][half]);
-              }
+          for (std::uint64_t i = 0; i < kTileColumns / 2; ++i) {
+            const Floats first = Simd::load(weights[i]);
+            const Floats second = Simd::load(weights[kTileColumns / 2 + i]);
+            for (int r = 0; r < kRows; ++r) {
+              const float* values = x[row + r][tile].values + i;
+              halves[r][0] = Simd::multiply_add(first, Simd::all(values[0]), halves[r][0]);
+              halves[r][1] =
+                  Simd::multiply_add(second, Simd::all(values[kTileColumns / 2]), halves[r][1]);
             }
           }
           for (int r = 0; r < kRows; ++r) {

@@ -3,8 +3,8 @@
 // exact. Included inside a target region.
 //
 // A row's sum has one order, whatever is computed beside it: tile after tile, the tile's whole
-// number as fp32 (below 2^24), times the group's multiplier, times the scale, added in one rounding.
-// NVFP4 adds the two halves, each times its scale, before the multiplier.
+// number as fp32 (below 2^24), times the group's multiplier, times the scale, added in one
+// rounding. NVFP4 adds the two halves, each times its scale, before the multiplier.
 #pragma once
 
 namespace moxie::cpu::tiles {
@@ -66,6 +66,8 @@ struct ProductsInt8 {
   static constexpr BlockFormat kBlockFormat = kFormat;
   static constexpr float kUnit = Scales::kUnit * 0.5F;  // octets are twice the values
   static constexpr std::uint64_t kOctets = kTileColumns / 4;
+  // Rows whose sums fit beside a tile's octets in the registers.
+  static constexpr int kGroup = Simd::kRegisters == 32 ? 4 : 2;
 
   // sums[row][lane], without kUnit. A register may hold a part of the band's lanes.
   static void multiply(const Band& band, const Record* const* x, std::uint64_t rows,
@@ -106,7 +108,7 @@ struct ProductsInt8 {
       Octets weights[kOctets];
       decode(codes, weights);
       const Scales scales = Scales::read(scale_bytes);
-      for_groups(rows, [&]<int kRows>(std::uint64_t row) __attribute__((always_inline)) {
+      for_groups<kGroup>(rows, [&]<int kRows>(std::uint64_t row) __attribute__((always_inline)) {
         typename Plane::Sums dots[kRows];
         for (int r = 0; r < kRows; ++r) dots[r] = Plane::start(x[row + r][tile]);
         for (std::uint64_t i = 0; i < kOctets / 2; ++i) {
@@ -142,8 +144,7 @@ struct ProductsInt8 {
       const Floats values = Simd::multiply(Simd::floats(Plane::of_both(dots)), Simd::all(mul));
       return Simd::multiply_add(values, scales.of_half[0], sum);
     } else {
-      const Floats first =
-          Simd::multiply(Simd::floats(Plane::of_half(dots, 0)), scales.of_half[0]);
+      const Floats first = Simd::multiply(Simd::floats(Plane::of_half(dots, 0)), scales.of_half[0]);
       const Floats both =
           Simd::multiply_add(Simd::floats(Plane::of_half(dots, 1)), scales.of_half[1], first);
       return Simd::multiply_add(both, Simd::all(mul), sum);

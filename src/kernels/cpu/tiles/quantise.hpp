@@ -91,9 +91,9 @@ struct ToInt8x2 {
   static void values(const Int8x2Record& record, float* to) {
     for (std::uint64_t i = 0; i < kTileColumns; ++i) {
       const std::uint64_t at = byte_of_column(i);
-      to[i] = (kInt8Steps * static_cast<float>(record.high[at]) +
-               static_cast<float>(record.low[at])) *
-              record.mul;
+      to[i] =
+          (kInt8Steps * static_cast<float>(record.high[at]) + static_cast<float>(record.low[at])) *
+          record.mul;
     }
   }
 };

@@ -50,8 +50,8 @@ constexpr WorkspaceLayout workspace_layout(const ExpertsShape& shape, std::uint6
   return layout;
 }
 
-// The buffers of one call. Depends on an instruction set's own type, so that no linker takes one for
-// the other.
+// The buffers of one call. Depends on an instruction set's own type, so that no linker takes one
+// for the other.
 template <class Products>
 struct Workspace {
   using Record = typename Products::Record;
