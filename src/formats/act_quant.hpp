@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/host_device.hpp"
+#include "formats/act_int8.hpp"
 #include "formats/bf16.hpp"
 #include "formats/e2m1.hpp"
 #include "formats/e4m3.hpp"
@@ -17,10 +18,11 @@ namespace moxie {
 // Columns that share one scale, counted from the first column of a rank's part; the last group of a
 // row may be short. 1: no scale.
 MOXIE_HD constexpr std::uint64_t act_group(ActFormat format) {
-  return format == ActFormat::fp8     ? 128
-         : format == ActFormat::mxfp8 ? 32
-         : format == ActFormat::nvfp4 ? 16
-                                      : 1;
+  return format == ActFormat::fp8 || format == ActFormat::fp8x2     ? 128
+         : format == ActFormat::mxfp8                               ? 32
+         : format == ActFormat::int8 || format == ActFormat::int8x2 ? kInt8Group
+         : format == ActFormat::nvfp4                               ? 16
+                                                                    : 1;
 }
 
 // |value| without a library call; NaN stays NaN.
@@ -39,17 +41,46 @@ MOXIE_HD constexpr float group_amax(const float* values,  // [count]
   return amax;
 }
 
-// The scale of an fp8 group: s = 2^ceil(log2(max(amax, 1e-4) / 448)), a power of two from 2^-22 up,
-// so that x / s and code * s are exact but for E4M3's own rounding.
-MOXIE_HD constexpr float fp8_scale(float amax) {
+// 2^ceil(log2(max(amax, 1e-4) / reach)): a power of two far from fp32's least, so that x / s and
+// code * s are exact but for E4M3's own rounding.
+MOXIE_HD constexpr float power_of_two_scale(float amax, float reach) {
   constexpr float kLeast = 1e-4F;
-  const float ratio = (amax > kLeast ? amax : kLeast) / kE4m3Max;
+  const float ratio = (amax > kLeast ? amax : kLeast) / reach;
   return decode_e8m0(encode_e8m0(ratio, E8m0Rounding::ceil, E8m0Overflow::saturate));
 }
+
+// The scale of an fp8 group, from 2^-22 up.
+MOXIE_HD constexpr float fp8_scale(float amax) { return power_of_two_scale(amax, kE4m3Max); }
 
 // What one fp8 value stands for under a scale.
 MOXIE_HD constexpr float fp8_value(float value, float scale) {
   return decode_e4m3(encode_e4m3_sat(value / scale)) * scale;
+}
+
+// fp8x2 values stand for (high + low / 32) * s. The largest magnitude becomes up to 240: above it
+// the remainder of the high code, 16 at most, would be 512 in 32nds, which E4M3 does not reach.
+inline constexpr float kFp8x2Reach = 240.0F;
+inline constexpr float kFp8x2Steps = 32.0F;  // of the low code in one of the high code
+
+struct Fp8Pair {
+  std::uint8_t high = 0;  // E4M3
+  std::uint8_t low = 0;
+};
+
+// The scale of an fp8x2 group, from 2^-21 up.
+MOXIE_HD constexpr float fp8x2_scale(float amax) { return power_of_two_scale(amax, kFp8x2Reach); }
+
+// The codes of one value under a scale. The remainder of the high code is exact.
+MOXIE_HD constexpr Fp8Pair fp8x2_codes(float value, float scale) {
+  const float scaled = value / scale;
+  const std::uint8_t high = encode_e4m3_sat(scaled);
+  return {high, encode_e4m3_sat((scaled - decode_e4m3(high)) * kFp8x2Steps)};
+}
+
+// What they stand for; exact, unless it rounds up to 2^128, which is Inf.
+MOXIE_HD constexpr float fp8x2_value(float value, float scale) {
+  const Fp8Pair codes = fp8x2_codes(value, scale);
+  return (decode_e4m3(codes.high) + decode_e4m3(codes.low) / kFp8x2Steps) * scale;
 }
 
 MOXIE_HD constexpr float bf16_value(float value) { return decode_bf16(encode_bf16(value)); }
@@ -60,6 +91,19 @@ MOXIE_HD constexpr float quantise_fp8_group(const float* values,  // [count]
                                             std::uint8_t* codes) {  // [count]
   const float scale = fp8_scale(group_amax(values, count));
   for (std::uint64_t i = 0; i < count; ++i) codes[i] = encode_e4m3_sat(values[i] / scale);
+  return scale;
+}
+
+MOXIE_HD constexpr float quantise_fp8x2_group(const float* values,  // [count]
+                                              std::uint64_t count,
+                                              std::uint8_t* high,   // [count]
+                                              std::uint8_t* low) {  // [count]
+  const float scale = fp8x2_scale(group_amax(values, count));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const Fp8Pair codes = fp8x2_codes(values[i], scale);
+    high[i] = codes.high;
+    low[i] = codes.low;
+  }
   return scale;
 }
 
@@ -120,19 +164,43 @@ MOXIE_HD constexpr void quantise_nvfp4_row(const float* values,  // [count]
   }
 }
 
-// A row as the values that its codes stand for. `values` and `quantised` may be the same. A format
-// without a definition here gives NaN, so that it can not pass for one that has.
+// One group as the values that its codes stand for, in a format that has groups and nothing beside
+// them. `values` and `quantised` may be the same.
+MOXIE_HD constexpr void quantise_group(ActFormat format,
+                                       const float* values,  // [count]
+                                       std::uint64_t count,
+                                       float* quantised) {  // [count]
+  const bool is_int8 = format == ActFormat::int8 || format == ActFormat::int8x2;
+  const float amax = is_int8 ? 0.0F : group_amax(values, count);
+  const float scale = is_int8                      ? int8_scale(values, count)
+                      : format == ActFormat::fp8x2 ? fp8x2_scale(amax)
+                                                   : fp8_scale(amax);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const float value = values[i];
+    if (format == ActFormat::int8) {
+      quantised[i] = int8_value(int8_code(value, scale), scale);
+    } else if (format == ActFormat::int8x2) {
+      const std::int8_t high = int8_code(value, scale);
+      quantised[i] = int8x2_value(high, int8x2_low(value, scale, high), scale);
+    } else if (format == ActFormat::fp8x2) {
+      quantised[i] = fp8x2_value(value, scale);
+    } else {
+      quantised[i] = fp8_value(value, scale);
+    }
+  }
+}
+
+// A row as the values that its codes stand for. `values` and `quantised` may be the same. nvfp4,
+// which needs a global scale, gives NaN, so that it can not pass for a format that does not.
 MOXIE_HD constexpr void quantise_row(ActFormat format,
                                      const float* values,  // [count]
                                      std::uint64_t count,
                                      float* quantised) {  // [count]
-  if (format == ActFormat::fp8 || format == ActFormat::mxfp8) {
+  if (format != ActFormat::bf16 && format != ActFormat::nvfp4) {
     const std::uint64_t group = act_group(format);
     for (std::uint64_t first = 0; first < count; first += group) {
       const std::uint64_t columns = count - first < group ? count - first : group;
-      const float scale = fp8_scale(group_amax(values + first, columns));
-      for (std::uint64_t i = first; i < first + columns; ++i)
-        quantised[i] = fp8_value(values[i], scale);
+      quantise_group(format, values + first, columns, quantised + first);
     }
     return;
   }
