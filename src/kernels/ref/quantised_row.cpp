@@ -80,7 +80,7 @@ double steps_of(ActFormat format) { return format == ActFormat::int8 ? 1 : kInt8
 double int8_steps(ActFormat format, float value, float scale) {
   const std::int8_t high = int8_code(value, scale);
   if (format == ActFormat::int8) return high;
-  return kInt8Steps * double{high} + int8x2_low(value, scale, high);
+  return kInt8Steps * static_cast<double>(high) + int8x2_low(value, scale, high);
 }
 
 // Ends of scale * steps / (steps in one scale) for any value and any scale of two intervals.
