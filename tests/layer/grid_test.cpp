@@ -56,7 +56,8 @@ struct Ranks {
 TEST(LayerGrid, PassesForEveryNumberOfRanksAndTokens) {  // pit76, C15, K-09
   for (const BlockFormat format : test::kFormats) {
     const RigModel model({.format = format});
-    for (const ActFormat act : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8}) {
+    for (const ActFormat act :
+         {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8, ActFormat::int8}) {
       for (const std::uint64_t tokens : {0U, 1U, 3U, 64U, 129U}) {
         const LayerSpec spec = spec_of(model->config);
         const Probe probe = test::probe_of(*model, tokens, spec.top_k);
@@ -140,7 +141,7 @@ TEST(LayerGrid, PassesWithoutAClampAndWithPlainSilu) {
         spec.activation_limit = limit;
         const Probe probe = test::probe_of(*model, 33, spec.top_k);
         References references(*model, spec, probe);
-        for (const ActFormat act : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8})
+        for (const ActFormat act : test::kPlainActFormats)
           expect_passes(*model, make_plan(*model, {.tp = 3, .act_format = act}), spec, probe,
                         references);
       }
@@ -159,7 +160,7 @@ TEST(LayerGrid, PassesForEveryActivationFunction) {  // pit46, pit49
       spec.activation_limit = 0.3;
       const Probe probe = test::probe_of(*model, 9, spec.top_k);
       References references(*model, spec, probe);
-      for (const ActFormat act : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8})
+      for (const ActFormat act : test::kPlainActFormats)
         expect_passes(*model, make_plan(*model, {.tp = 3, .act_format = act}), spec, probe,
                       references);
     }
