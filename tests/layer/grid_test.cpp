@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/layer_rig.hpp"
@@ -15,13 +16,14 @@ namespace {
 
 using test::RigModel;
 
-// References by what they depend on, so that plans with the same group boundaries share them.
+// References by what they depend on, so that plans with the same format and group boundaries share
+// them.
 class References {
  public:
   References(const MoeModel& model, const LayerSpec& spec, const Probe& probe)
       : model_(model), spec_(spec), probe_(probe) {}
   const LayerReference& of(const ShardPlan& plan) {
-    const auto key = group_boundaries(plan);
+    const Key key(plan.act_format, group_boundaries(plan));
     const auto found = made_.find(key);
     if (found != made_.end()) return found->second;
     return made_.emplace(key, make_reference(model_, 0, plan, spec_, probe_)).first->second;
@@ -32,7 +34,8 @@ class References {
   const MoeModel& model_;
   const LayerSpec& spec_;
   const Probe& probe_;
-  std::map<std::vector<std::uint64_t>, LayerReference> made_;
+  using Key = std::pair<ActFormat, std::vector<std::uint64_t>>;
+  std::map<Key, LayerReference> made_;
 };
 
 void expect_passes(const MoeModel& model, const ShardPlan& plan, const LayerSpec& spec,
