@@ -7,7 +7,7 @@
 
 The result file holds the inputs as used (hidden_states, topk_ids, topk_weights) and output, reference and bound. Both
 `output` and `reference` must lie within `bound` of what is computed here; exit 1 if not. With --routing model the ids
-and weights themselves are recomputed from the router's tensors. Under --act-format fp8 and mxfp8 the groups of the intermediate
+and weights themselves are recomputed from the router's tensors. Under an --act-format with groups those of the intermediate
 axis start anew on every rank: say --tp as in the run.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import safe_open
 
 E2M1 = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float64)
-ACT_GROUP = {"fp8": 128, "mxfp8": 32}  # columns that share a scale
+ACT_GROUP = {"fp8": 128, "fp8x2": 128, "mxfp8": 32, "int8": 32, "int8x2": 32}  # columns that share a scale
 
 
 class Checkpoint:
@@ -75,6 +75,32 @@ def dequantise(checkpoint, stem):
     return E2M1[codes] * np.repeat(scales, group, axis=1), group
 
 
+def e4m3(values):
+    return np.clip(values, -448, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+
+
+def quantise_fp8(part, pair):
+    """One group of E4M3 codes, or of pairs of them, under a power of two."""
+    amax = np.maximum(np.abs(part).max(axis=1, keepdims=True), np.float32(1e-4))
+    mantissa, exponent = np.frexp(amax / np.float32(240 if pair else 448))
+    scale = np.ldexp(np.float32(1), np.where(mantissa == 0.5, exponent - 1, exponent))
+    high = e4m3(part / scale).astype(np.float64)
+    low = e4m3((part / scale - high) * 32) if pair else 0
+    return (high + low / 32) * scale
+
+
+def quantise_int8(part, pair):
+    """One group of int8 codes, or of pairs of them, under a scale in fp32; groups of numbers only."""
+    scale = np.abs(part).max(axis=1, keepdims=True) / np.float32(127)
+    is_zero = scale < np.float32(2.0**-100)
+    divisor = np.where(is_zero, np.float32(1), scale)
+    codes = np.rint(part / divisor).astype(np.float64)
+    if pair:
+        rest = (part - divisor.astype(np.float64) * codes).astype(np.float32)
+        codes += np.rint(rest * np.float32(254) / divisor).astype(np.float64) / 254
+    return np.where(is_zero, 0.0, codes * scale)
+
+
 def quantise(values, act_format, starts=(0,)):
     """What rows of fp32 activations stand for; `starts` are the columns at which groups begin anew."""
     values = values.astype(np.float32)
@@ -84,12 +110,8 @@ def quantise(values, act_format, starts=(0,)):
     for first, end in zip(starts, [*starts[1:], values.shape[1]]):
         for column in range(first, end, ACT_GROUP[act_format]):
             part = values[:, column : min(column + ACT_GROUP[act_format], end)]
-            amax = np.maximum(np.abs(part).max(axis=1, keepdims=True), np.float32(1e-4))
-            mantissa, exponent = np.frexp(amax / np.float32(448))
-            scale = np.ldexp(np.float32(1), np.where(mantissa == 0.5, exponent - 1, exponent))
-            ratio = np.clip(part / scale, -448, 448)
-            codes = ratio.astype(ml_dtypes.float8_e4m3fn)
-            out[:, column : column + part.shape[1]] = codes.astype(np.float64) * scale
+            group = quantise_int8 if act_format.startswith("int8") else quantise_fp8
+            out[:, column : column + part.shape[1]] = group(part, act_format.endswith("x2"))
     return out
 
 

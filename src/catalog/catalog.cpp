@@ -17,8 +17,12 @@ namespace moxie {
 
 namespace {
 
-constexpr std::array kPortableActFormats = {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8,
-                                            ActFormat::nvfp4};
+constexpr std::array kPortableActFormats = {ActFormat::bf16,  ActFormat::fp8,   ActFormat::fp8x2,
+                                            ActFormat::mxfp8, ActFormat::nvfp4, ActFormat::int8,
+                                            ActFormat::int8x2};
+
+constexpr std::array kPortableGpuActFormats = {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8,
+                                               ActFormat::nvfp4};
 
 // Those whose values are exact in fp16.
 constexpr std::array kFp16ActFormats = {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8};
@@ -116,7 +120,7 @@ constexpr KernelEntry kKernels[] = {
      .inter_multiple = 32,
      .hidden_multiple = 32,
      .formats = kBlockFormats,
-     .act_formats = kPortableActFormats,
+     .act_formats = kPortableGpuActFormats,
      .sum_order = {.lanes = 8, .block = 256},
      .route = "cuda.portable.route",
      .more_targets = kOtherGpus,

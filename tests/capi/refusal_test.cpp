@@ -184,7 +184,10 @@ TEST_F(CAbiRefusals, PlansThatCanNotBeAreRefusedWithTheReason) {
   EXPECT_TRUE(refused(plan_with([](Options& o) { o.ep = 8; }), MOXIE_STATUS_UNSUPPORTED,
                       "MOXIE-P004", "expected ep <= 7, got 8"));
   // One line for each kernel's reason.
-  EXPECT_TRUE(refused(plan_with([](Options& o) { o.act_format = "int8"; }),
+  EXPECT_TRUE(refused(plan_with([](Options& o) {
+                        o.act_format = "int8";
+                        o.target = "sm90";
+                      }),
                       MOXIE_STATUS_UNSUPPORTED, "MOXIE-P002", "cpu.portable.experts"));
   const std::string text = moxie_last_error();
   EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(text, '\n')) + 1, kernel_catalog().size());

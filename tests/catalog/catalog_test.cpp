@@ -71,7 +71,8 @@ TEST(KernelCatalog, HoldsThePortableKernelOfTheCpu) {
   EXPECT_EQ(kernel.hidden_multiple, 32U);
   EXPECT_TRUE(std::ranges::equal(
       kernel.act_formats,
-      std::vector{ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8, ActFormat::nvfp4}));
+      std::vector{ActFormat::bf16, ActFormat::fp8, ActFormat::fp8x2, ActFormat::mxfp8,
+                  ActFormat::nvfp4, ActFormat::int8, ActFormat::int8x2}));
   EXPECT_EQ(kernel.route, "cpu.portable.route");
   EXPECT_TRUE(kernel.built);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# independent_check.sh MOXIE: results of `moxie run` against another implementation, on `tiny` in both formats and both
-# activation formats, with the model's own router on a hash layer and on a scored one, in every other dialect, and on
+# independent_check.sh MOXIE: results of `moxie run` against another implementation, on `tiny` in both formats and all
+# plain activation formats, with the model's own router on a hash layer and on a scored one, in every other dialect, and on
 # gpt-oss with its biases and its router. A result of other weights fails.
 # 77 (skipped) where build/venv is absent.
 set -euo pipefail
@@ -25,7 +25,7 @@ for format in mxfp4 nvfp4; do
     echo "$format, layer $layer, the model's routing"
     "${check[@]}" "$format" result --layer $layer --routing model
   done
-  for act in bf16 mxfp8 fp8; do
+  for act in bf16 mxfp8 fp8 fp8x2 int8 int8x2; do
     for tp in 1 3; do
       "$moxie" run "$format" --tp $tp --act-format $act --tokens 33 --check --output result -q >/dev/null
       echo "$format, $act, tp $tp"

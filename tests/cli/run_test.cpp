@@ -43,7 +43,7 @@ TEST_F(Run, PassesItsCheckInBothFormatsForAListOfPlans) {
   SCOPED_TRACE("seed " + seed);
   for (const std::string& format : kFormats) {
     const std::string model = synth(format, {"--format", format, "--seed", seed});
-    for (const char* act_format : {"bf16", "fp8", "mxfp8"}) {
+    for (const char* act_format : {"bf16", "fp8", "fp8x2", "mxfp8", "int8", "int8x2"}) {
       SCOPED_TRACE(format + " " + act_format);
       const Json document =
           expect_document({"run", model, "--tp", "1,3", "--ep", "2", "--act-format", act_format,

@@ -155,14 +155,20 @@ TEST(ActQuant, RowsMayBeQuantisedInPlace) {
   }
 }
 
-TEST(ActQuant, FormatsWithoutADefinitionGiveNan) {
+TEST(ActQuant, Nvfp4WithoutItsGlobalScaleGivesNan) {
   float value = 1;
-  for (const ActFormat format :
-       {ActFormat::fp8x2, ActFormat::nvfp4, ActFormat::int8, ActFormat::int8x2}) {
-    quantise_row(format, &value, 1, &value);
-    EXPECT_TRUE(std::isnan(value)) << name_of(format);
-    value = 1;
-  }
+  quantise_row(ActFormat::nvfp4, &value, 1, &value);
+  EXPECT_TRUE(std::isnan(value));
+}
+
+TEST(ActQuant, GroupsAreThoseOfTheFormats) {
+  EXPECT_EQ(act_group(ActFormat::bf16), 1U);
+  EXPECT_EQ(act_group(ActFormat::fp8), 128U);
+  EXPECT_EQ(act_group(ActFormat::fp8x2), 128U);
+  EXPECT_EQ(act_group(ActFormat::mxfp8), 32U);
+  EXPECT_EQ(act_group(ActFormat::nvfp4), 16U);
+  EXPECT_EQ(act_group(ActFormat::int8), 32U);
+  EXPECT_EQ(act_group(ActFormat::int8x2), 32U);
 }
 
 // The definition in double with ldexp and frexp: the least k with amax / 448 <= 2^k.

@@ -40,7 +40,7 @@ std::vector<std::uint32_t> bits(const MoeLayer& layer, const Probe& probe) {
 TEST(LayerBits, ATokenIsTheSameAloneAndInEveryBatch) {  // K-11, B9, C14, pit64
   for (const BlockFormat format : test::kFormats) {
     const RigModel model({.format = format});
-    for (const ActFormat act : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8}) {
+    for (const ActFormat act : test::kPlainActFormats) {
       const ShardPlan plan = make_plan(*model, {.tp = 3, .ep = 2, .act_format = act});
       const LayerSpec spec = spec_of(model->config);
       const MoeLayer layer = test::layer_of(*model, plan, spec);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/layer_rig.hpp"
@@ -15,13 +16,14 @@ namespace {
 
 using test::RigModel;
 
-// References by what they depend on, so that plans with the same group boundaries share them.
+// References by what they depend on, so that plans with the same format and group boundaries share
+// them.
 class References {
  public:
   References(const MoeModel& model, const LayerSpec& spec, const Probe& probe)
       : model_(model), spec_(spec), probe_(probe) {}
   const LayerReference& of(const ShardPlan& plan) {
-    const auto key = group_boundaries(plan);
+    const Key key(plan.act_format, group_boundaries(plan));
     const auto found = made_.find(key);
     if (found != made_.end()) return found->second;
     return made_.emplace(key, make_reference(model_, 0, plan, spec_, probe_)).first->second;
@@ -32,7 +34,8 @@ class References {
   const MoeModel& model_;
   const LayerSpec& spec_;
   const Probe& probe_;
-  std::map<std::vector<std::uint64_t>, LayerReference> made_;
+  using Key = std::pair<ActFormat, std::vector<std::uint64_t>>;
+  std::map<Key, LayerReference> made_;
 };
 
 void expect_passes(const MoeModel& model, const ShardPlan& plan, const LayerSpec& spec,
@@ -56,7 +59,8 @@ struct Ranks {
 TEST(LayerGrid, PassesForEveryNumberOfRanksAndTokens) {  // pit76, C15, K-09
   for (const BlockFormat format : test::kFormats) {
     const RigModel model({.format = format});
-    for (const ActFormat act : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8}) {
+    for (const ActFormat act :
+         {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8, ActFormat::int8}) {
       for (const std::uint64_t tokens : {0U, 1U, 3U, 64U, 129U}) {
         const LayerSpec spec = spec_of(model->config);
         const Probe probe = test::probe_of(*model, tokens, spec.top_k);
@@ -140,7 +144,7 @@ TEST(LayerGrid, PassesWithoutAClampAndWithPlainSilu) {
         spec.activation_limit = limit;
         const Probe probe = test::probe_of(*model, 33, spec.top_k);
         References references(*model, spec, probe);
-        for (const ActFormat act : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8})
+        for (const ActFormat act : test::kPlainActFormats)
           expect_passes(*model, make_plan(*model, {.tp = 3, .act_format = act}), spec, probe,
                         references);
       }
@@ -159,7 +163,7 @@ TEST(LayerGrid, PassesForEveryActivationFunction) {  // pit46, pit49
       spec.activation_limit = 0.3;
       const Probe probe = test::probe_of(*model, 9, spec.top_k);
       References references(*model, spec, probe);
-      for (const ActFormat act : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8})
+      for (const ActFormat act : test::kPlainActFormats)
         expect_passes(*model, make_plan(*model, {.tp = 3, .act_format = act}), spec, probe,
                       references);
     }

@@ -56,7 +56,7 @@ TEST(Stages, ACleanLayerPassesOnAnyRanksWithMaskedSlots) {
     spec.top_k = 3;
     Probe probe = test::probe_of(*model, 20, 3);
     for (std::size_t slot = 0; slot < probe.topk_ids.size(); slot += 4) probe.topk_ids[slot] = -1;
-    for (const ActFormat act : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8}) {
+    for (const ActFormat act : test::kPlainActFormats) {
       for (const PlanOptions& options :
            {PlanOptions{.tp = 1}, PlanOptions{.tp = 3, .kernel_align = 160},
             PlanOptions{.tp = 2, .ep = 3}, PlanOptions{.tp = 8}}) {

@@ -59,7 +59,8 @@ TEST(PlanActScale, OtherPoliciesSuitEveryFormatOfTheWeights) {
 
 TEST(PlanActScale, OptionsThatNothingConsumesAreAUsageError) {
   const MoeModel model = model_of(BlockFormat::nvfp4, true);
-  for (const ActFormat format : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8}) {
+  for (const ActFormat format : {ActFormat::bf16, ActFormat::fp8, ActFormat::fp8x2,
+                                 ActFormat::mxfp8, ActFormat::int8, ActFormat::int8x2}) {
     expect_refusal(
         [&] { (void)make_plan(model, {.act_format = format, .act_scale = ActScale::row}); },
         ErrorCode::usage, "MOXIE-P011");
@@ -82,7 +83,8 @@ TEST(PlanActScale, OptionsThatNothingConsumesAreAUsageError) {
 // Documents of other formats are what they were: their text is hashed.
 TEST(PlanActScale, StandsInTheDocumentOfNvfp4Alone) {
   const MoeModel model = model_of(BlockFormat::nvfp4, true);
-  for (const ActFormat format : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8}) {
+  for (const ActFormat format : {ActFormat::bf16, ActFormat::fp8, ActFormat::fp8x2,
+                                 ActFormat::mxfp8, ActFormat::int8, ActFormat::int8x2}) {
     const Json json = to_json(make_plan(model, {.act_format = format}));
     EXPECT_EQ(json.find("act_scale"), nullptr);
     EXPECT_EQ(json.find("act_margin"), nullptr);

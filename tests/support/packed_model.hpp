@@ -23,6 +23,10 @@ namespace moxie::test {
 using Bytes = std::vector<std::byte>;
 
 inline constexpr BlockFormat kFormats[] = {BlockFormat::mxfp4, BlockFormat::nvfp4};
+// Activation formats of the CPU without a global scale.
+inline constexpr ActFormat kPlainActFormats[] = {ActFormat::bf16,  ActFormat::fp8,
+                                                 ActFormat::fp8x2, ActFormat::mxfp8,
+                                                 ActFormat::int8,  ActFormat::int8x2};
 
 // A one-layer checkpoint under DeepSeek's names: w1 = gate, w3 = up, w2 = down.
 inline TinyOptions tiny_options(BlockFormat format, std::uint64_t inter = 96,

@@ -128,11 +128,6 @@ TEST(LayerReference, RefusesWhatItCanNotJudge) {
   for (const Activation other : {Activation::relu2, Activation::oai_swiglu})  // no gate; no limit
     EXPECT_EQ(refusal(plan, {.top_k = 2, .activation = other}), "MOXIE-R001");
   EXPECT_EQ(refusal(plan, {.top_k = 2, .activation = Activation::clamped_swiglu}), "MOXIE-R001");
-  for (const ActFormat other : {ActFormat::fp8x2, ActFormat::int8, ActFormat::int8x2}) {
-    ShardPlan of = plan;
-    of.act_format = other;
-    EXPECT_EQ(refusal(of, clamped_spec()), "MOXIE-R001");
-  }
   ShardPlan of = plan;
   of.gated = false;
   EXPECT_EQ(refusal(of, clamped_spec()), "MOXIE-R001");

@@ -27,7 +27,7 @@ MoeLayer layer_of(const MoeModel& model, const ShardPlan& plan, const LayerSpec&
 TEST(LayerRun, IsWithinItsBoundForEveryPlanAndFormat) {
   for (const BlockFormat format : test::kFormats) {
     const TinyModel model(moderate(format));
-    for (const ActFormat act_format : {ActFormat::bf16, ActFormat::fp8, ActFormat::mxfp8}) {
+    for (const ActFormat act_format : test::kPlainActFormats) {
       for (const auto& [tp, ep] : {std::pair{1U, 1U}, {2U, 1U}, {4U, 3U}}) {
         const ShardPlan plan =
             make_plan(*model, {.tp = tp, .ep = ep, .act_format = act_format, .kernel_align = 32});

@@ -35,4 +35,7 @@ void quantise_row(const RowToQuantise& row, std::span<const GlobalScale> scales,
 // A row of x, which is known exactly, under one scale: code * block scale * global scale.
 void quantise_nvfp4(std::span<const float> x, float scale, double* quantised);  // [x]
 
+// The same for the formats of int8: scale * codes, which fp32 may not hold.
+void quantise_int8(ActFormat format, std::span<const float> x, double* quantised);  // [x]
+
 }  // namespace moxie::ref

@@ -56,6 +56,7 @@ class LayerRun {
       : problem_(problem),
         function_{.kind = problem.activation, .limit = problem.activation_limit},
         nvfp4_(problem.act_format == ActFormat::nvfp4),
+        int8_(problem.act_format == ActFormat::int8 || problem.act_format == ActFormat::int8x2),
         gate_up_roundings_(roundings(problem.gate_up_roundings, problem.hidden)),
         down_roundings_(roundings(problem.down_roundings, problem.inter)) {
     check();
@@ -63,6 +64,12 @@ class LayerRun {
     if (nvfp4_) {
       gate_up_roundings_ += 1;
       down_roundings_ += problem.act == nullptr ? 1 : 2;
+    }
+    // An engine may round the values to fp32: scale times code, and the sum of two codes before.
+    if (int8_) {
+      const std::uint64_t more = problem.act_format == ActFormat::int8 ? 1 : 2;
+      gate_up_roundings_ += more;
+      down_roundings_ += more;
     }
     const std::uint64_t outputs = problem.tokens * problem.hidden;
     for (auto* array : {&result_.y, &result_.bound, &result_.magnitude, &result_.unquantised})
@@ -130,8 +137,8 @@ class LayerRun {
 
   void quantise_x() {
     const std::uint64_t hidden = problem_.hidden;
-    x_changed_ = nvfp4_;
-    if (nvfp4_) return;  // slot by slot
+    x_changed_ = nvfp4_ || int8_;
+    if (x_changed_) return;  // slot by slot, in double
     xq_.resize(problem_.tokens * hidden);
     parallel_for(problem_.tokens, [&](std::uint64_t token) {
       moxie::quantise_row(problem_.act_format, problem_.x + token * hidden, hidden,
@@ -238,13 +245,15 @@ class LayerRun {
     const std::uint64_t hidden = problem_.hidden;
     batch.x_unit.resize(slots.size(), 1);
     batch.act_unit.resize(slots.size(), 1);
-    if (nvfp4_) batch.xq.resize(slots.size() * hidden);
+    if (nvfp4_ || int8_) batch.xq.resize(slots.size() * hidden);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const Slot& slot = slots[i];
       if (nvfp4_) {
         const float scale = x_scale(tensors, slot);
         quantise_nvfp4(x_of(slot.token), scale, batch.xq.data() + i * hidden);
         batch.x_unit[i] = scale;
+      } else if (int8_) {
+        quantise_int8(problem_.act_format, x_of(slot.token), batch.xq.data() + i * hidden);
       } else {
         const float* row = xq_.data() + slot.token * hidden;
         batch.xq.insert(batch.xq.end(), row, row + hidden);
@@ -445,6 +454,7 @@ class LayerRun {
   const Problem& problem_;
   ActivationFunction function_;
   bool nvfp4_;
+  bool int8_;
   std::uint64_t gate_up_roundings_;
   std::uint64_t down_roundings_;
   std::vector<float> xq_;   // [tokens, hidden]
@@ -460,10 +470,7 @@ class LayerRun {
 
 bool supports(Activation /*activation*/) { return true; }
 
-bool supports(ActFormat act_format) {
-  return act_format == ActFormat::bf16 || act_format == ActFormat::fp8 ||
-         act_format == ActFormat::mxfp8 || act_format == ActFormat::nvfp4;
-}
+bool supports(ActFormat /*act_format*/) { return true; }
 
 Result run(const Problem& problem) { return LayerRun(problem).run(); }
 

@@ -402,6 +402,37 @@ TEST(PortableExperts, TheSumHasTheOrderThatTheCatalogStates) {
   EXPECT_EQ(layer.run(kExperts, unit_x(32), {0}, {1.0F})[0], expected);
 }
 
+// Groups of 128 and of 32 in rows of 192 and 208 columns: relu2 makes squares, which down hands
+// out.
+TEST(PortableExperts, RowsAreQuantisedInWholeGroups) {
+  std::mt19937_64 random(8);
+  for (const std::uint64_t inter : {192U, 208U}) {
+    for (const ActFormat format :
+         {ActFormat::fp8, ActFormat::fp8x2, ActFormat::mxfp8, ActFormat::int8, ActFormat::int8x2}) {
+      HandLayer layer(BlockFormat::nvfp4, 1, 224, inter);
+      layer.ungated().shape().activation = Activation::relu2;
+      layer.shape().act_format = format;
+      std::vector<float> x = unit_x(224);
+      std::vector<float> xq(x.size());
+      quantise_row(format, x.data(), x.size(), xq.data());
+      std::vector<float> act(inter);
+      for (std::uint64_t i = 0; i < inter; ++i) {
+        const auto code = static_cast<std::uint8_t>(random() % 8);
+        const auto scale = static_cast<std::uint8_t>(0x20 + random() % 0x20);
+        layer.code(0, Half::up, i, 0, code).scale(0, Half::up, i, 0, scale);
+        layer.code(0, Half::down, i, i, k1);
+        const float up = decode_e2m1(code) * decode_e4m3(scale) * xq[0];
+        act[i] = up * up;
+      }
+      std::vector<float> expected(inter);
+      quantise_row(format, act.data(), inter, expected.data());
+      const std::vector<float> y = layer.run(kExperts, x, {0}, {1.0F});
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), y.begin())) << name_of(format);
+      EXPECT_NE(act, expected) << name_of(format);
+    }
+  }
+}
+
 TEST(PortableExperts, OffsetsOfBigBuffersAre64Bit) {  // K-07
   // Expert 300 starts beyond 2^32 bytes; of the buffer only the pages that are touched exist.
   constexpr std::uint64_t kExperts301 = 301;

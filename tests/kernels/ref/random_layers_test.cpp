@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/ref/small_layer.hpp"
@@ -45,7 +47,9 @@ SmallLayer any_layer(std::uint64_t seed) {
                     .tokens = 1 + random() % 3,
                     .top_k = 1 + random() % 3},
                    random());
-  layer.act_format = seed / 2 % 2 == 0 ? ActFormat::bf16 : ActFormat::fp8;
+  constexpr ActFormat kActFormats[] = {ActFormat::bf16, ActFormat::fp8, ActFormat::fp8x2,
+                                       ActFormat::int8, ActFormat::int8x2};
+  layer.act_format = kActFormats[seed / 2 % 5];
   if (seed / 4 % 2 == 0) {
     layer.activation = Activation::clamped_swiglu;
     layer.limit = 10;
@@ -54,15 +58,38 @@ SmallLayer any_layer(std::uint64_t seed) {
   return layer;
 }
 
+// Values of one part of a row: in fp32 what an engine in fp32 multiplies by, else codes times
+// scale of int8 as they are.
+template <class Real>
+void quantise_part(ActFormat format, const float* values, std::uint64_t count, Real* result) {
+  std::vector<float> in_fp32(count);
+  quantise_row(format, values, count, in_fp32.data());
+  std::ranges::copy(in_fp32, result);
+  const bool is_int8 = format == ActFormat::int8 || format == ActFormat::int8x2;
+  if (std::is_same_v<Real, float> || !is_int8) return;
+  for (std::uint64_t first = 0; first < count; first += kInt8Group) {
+    const std::uint64_t columns = std::min(kInt8Group, count - first);
+    std::vector<std::int8_t> high(columns);
+    std::vector<std::int8_t> low(columns);
+    const Real scale = quantise_int8x2_group(values + first, columns, high.data(), low.data());
+    for (std::uint64_t i = 0; i < columns; ++i) {
+      const Real low_part = format == ActFormat::int8x2 ? static_cast<Real>(low[i]) / 254 : Real{0};
+      result[first + i] = scale * (high[i] + low_part);
+    }
+  }
+}
+
 // Columns of an activation row, part by part.
-std::vector<float> quantised(const SmallLayer& layer, std::vector<float> row,
-                             const std::vector<std::uint64_t>& starts) {
+template <class Real>
+std::vector<Real> quantised(const SmallLayer& layer, const std::vector<float>& row,
+                            const std::vector<std::uint64_t>& starts) {
+  std::vector<Real> result(row.size());
   for (std::size_t part = 0; part < starts.size(); ++part) {
     const std::uint64_t end = part + 1 < starts.size() ? starts[part + 1] : row.size();
-    quantise_row(layer.act_format, row.data() + starts[part], end - starts[part],
-                 row.data() + starts[part]);
+    quantise_part(layer.act_format, row.data() + starts[part], end - starts[part],
+                  result.data() + starts[part]);
   }
-  return row;
+  return result;
 }
 
 std::vector<float> x_row(const SmallLayer& layer, std::uint64_t token) {
@@ -90,17 +117,14 @@ std::vector<Real> compute(const SmallLayer& layer, bool quantise, const Sum& sum
     const std::int64_t id = layer.ids[s];
     if (id < 0 || id >= static_cast<std::int64_t>(shape.experts)) continue;
     const SmallExpert& expert = layer.experts[static_cast<std::size_t>(id)];
-    std::vector<float> x = x_row(layer, s / shape.top_k);
-    if (quantise) x = quantised(layer, x, {0});
-    const std::vector<Real> input(x.begin(), x.end());
+    const std::vector<float> x = x_row(layer, s / shape.top_k);
+    const std::vector<Real> input =
+        quantise ? quantised<Real>(layer, x, {0}) : std::vector<Real>(x.begin(), x.end());
     std::vector<Real> a(shape.inter);
     for (std::uint64_t row = 0; row < shape.inter; ++row)
       a[row] = activation<Real>(layer, sum(expert.gate, row, input), sum(expert.up, row, input));
-    if (quantise) {
-      const std::vector<float> aq =
-          quantised(layer, std::vector<float>(a.begin(), a.end()), layer.part_starts);
-      a.assign(aq.begin(), aq.end());
-    }
+    if (quantise)
+      a = quantised<Real>(layer, std::vector<float>(a.begin(), a.end()), layer.part_starts);
     for (std::uint64_t col = 0; col < shape.hidden; ++col) {
       Real& out = y[s / shape.top_k * shape.hidden + col];
       out += static_cast<Real>(layer.weights[s]) * sum(expert.down, col, a);
@@ -202,15 +226,16 @@ TEST(RandomLayers, TheBoundHoldsForEnginesThatSumInAnyOrderAndIsNotVacuous) {
   const std::uint64_t seed = fresh_seed();
   const Threads one(1);
   std::mt19937_64 random(seed);
-  std::vector<double> tightness[2];  // bound / |row of y|, by activation format
-  double worst[2] = {0, 0};          // error / bound
+  // By activation format: bound / |row of y|, and error / bound.
+  std::map<ActFormat, std::vector<double>> tightness;
+  std::map<ActFormat, double> worst;
   std::uint64_t differing = 0;
   for (std::uint64_t round = 0; round < 1000; ++round) {
     SCOPED_TRACE("seed " + std::to_string(seed + round));
     const SmallLayer layer = any_layer(seed + round);
     const ref::Result result = layer.run();
     const std::vector<float> y = engine(layer, random);
-    const std::size_t kind = layer.act_format == ActFormat::bf16 ? 0 : 1;
+    const ActFormat kind = layer.act_format;
     const std::uint64_t hidden = layer.shape.hidden;
     for (std::uint64_t token = 0; token < layer.shape.tokens; ++token) {
       const auto row = std::span(result.y).subspan(token * hidden, hidden);
@@ -226,11 +251,12 @@ TEST(RandomLayers, TheBoundHoldsForEnginesThatSumInAnyOrderAndIsNotVacuous) {
       }
     }
   }
-  for (const std::size_t kind : {0, 1}) {
+  EXPECT_EQ(tightness.size(), 5U);
+  for (const auto& [kind, bounds] : tightness) {
     std::printf("%s: median bound / rms(y) %.2e, largest error / bound %.3f\n",
-                kind == 0 ? "bf16" : "fp8", median(tightness[kind]), worst[kind]);
+                std::string(name_of(kind)).c_str(), median(bounds), worst[kind]);
     // At hidden <= 96 about 1 activation in 50 can flip, by 2^-8 (bf16) or 2^-4 (fp8) of itself.
-    EXPECT_LT(median(tightness[kind]), 1e-2);
+    EXPECT_LT(median(bounds), 1e-2);
     EXPECT_GT(worst[kind], 0.01);
   }
   EXPECT_GT(differing, 1000U);
@@ -244,6 +270,8 @@ TEST(RandomLayers, TheBoundIsBelowTheEffectOfOneWrongCode) {
   constexpr std::uint64_t kRounds = 200;
   for (std::uint64_t round = 0; round < kRounds; ++round) {
     SmallLayer layer = any_layer(seed + round);
+    // The steps of int8 are as large as a code of a group's largest value: a flip hides more.
+    layer.act_format = round % 2 == 0 ? ActFormat::bf16 : ActFormat::fp8;
     std::ranges::fill(layer.ids, 0);
     std::ranges::fill(layer.weights, 1.0F);
     const ref::Result result = layer.run();

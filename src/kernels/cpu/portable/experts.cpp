@@ -32,7 +32,9 @@ constexpr std::uint64_t kParallelWork = 200'000;
 constexpr std::uint64_t gate_up_block(ActFormat format) {
   return std::max<std::uint64_t>(32, act_group(format));
 }
-static_assert(gate_up_block(ActFormat::fp8) <= kMaxBlock, "an item's results fit its buffer");
+static_assert(gate_up_block(ActFormat::fp8) <= kMaxBlock &&
+                  gate_up_block(ActFormat::fp8x2) <= kMaxBlock,
+              "an item's results fit its buffer");
 
 // nullptr for what the blob does not have.
 const std::uint8_t* bytes_at(const std::byte* blob, std::uint64_t offset) {
