@@ -1,7 +1,7 @@
 # Entry points for people: each target installs what is missing, configures, builds and runs. CMake does the building.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: demo test lint format asan fuzz bench cuda install-test clean
+.PHONY: demo test lint format asan tsan fuzz bench cuda install-test clean
 
 JOBS ?= $(shell nproc)
 WERROR ?= OFF
@@ -38,6 +38,14 @@ asan:
 	@$(MAKE) --no-print-directory build/asan/build.ninja
 	@cmake --build build/asan -- -j $(JOBS)
 	@tools/run_ctest.sh build/asan -L '^unit$$' $(CTEST_ARGS)
+
+# What several threads do together, with ThreadSanitizer.
+tsan:
+	@$(packages) build test
+	@$(MAKE) --no-print-directory build/tsan/build.ninja
+	@cmake --build build/tsan --target moxie_base_tests moxie_kernels_cpu_tests moxie_kernels_tiles_tests -- -j $(JOBS)
+	@TSAN_OPTIONS=halt_on_error=1 tools/run_ctest.sh build/tsan -L '^unit$$' $(CTEST_ARGS) \
+	  -R '^(Team|Parallel|Catalog/CpuKernel|PortableExperts)'
 
 # Feeds the parsers of safetensors headers and GGUF files for 30 seconds each.
 fuzz:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One OpenMP region, one atomic counter. omp.h is not needed.
+// One region of threads, one atomic counter.
 #include "base/parallel.hpp"
 
 #include <sched.h>
@@ -13,6 +13,8 @@
 #include <mutex>
 #include <string_view>
 #include <thread>
+
+#include "base/parallel_region.hpp"
 
 namespace moxie {
 
@@ -34,7 +36,7 @@ unsigned usable_threads() {
 }
 
 void parallel_for(std::uint64_t count, const std::function<void(std::uint64_t)>& body) {
-  const auto threads = static_cast<int>(std::min<std::uint64_t>(usable_threads(), count));
+  const auto threads = static_cast<unsigned>(std::min<std::uint64_t>(usable_threads(), count));
   std::atomic<std::uint64_t> next{0};
   std::atomic<bool> failed{false};
   std::mutex mutex;
@@ -60,8 +62,7 @@ void parallel_for(std::uint64_t count, const std::function<void(std::uint64_t)>&
   if (threads <= 1) {
     work();
   } else {
-#pragma omp parallel num_threads(threads)
-    work();
+    run_region(threads, work);
   }
   if (first) std::rethrow_exception(first);
 }
@@ -102,11 +103,10 @@ void run_team(unsigned threads, void (*body)(const void* context, Team& team),
     return;
   }
   const std::thread::id caller = std::this_thread::get_id();
-#pragma omp parallel num_threads(static_cast<int>(threads))
-  {
+  run_region(threads, [&] {
     Team team(stages.data(), std::this_thread::get_id() == caller);
     body(context, team);
-  }
+  });
 }
 
 }  // namespace moxie

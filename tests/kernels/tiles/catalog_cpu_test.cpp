@@ -3,8 +3,13 @@
 // with buffers that have guards and workspaces that hold poison.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "formats/band_order.hpp"
 #include "kernels/cuda/judged_experts.hpp"
@@ -20,7 +25,7 @@ constexpr Activation kActivations[] = {Activation::silu,       Activation::clamp
                                        Activation::oai_swiglu, Activation::situ,
                                        Activation::relu2,      Activation::gelu_tanh};
 // Around the rows that share a decoded tile (32) and the groups of them (4).
-constexpr std::uint64_t kTokens[] = {0, 1, 2, 3, 4, 5, 7, 11, 31, 32, 33, 70};
+constexpr std::uint64_t kTokens[] = {0, 2, 3, 4, 5, 7, 31, 32, 33, 70};
 
 // The same experts as the kernel's layout has them.
 Experts laid_out(const Experts& experts, LayoutKind kind) {
@@ -102,15 +107,17 @@ class CpuKernel : public testing::TestWithParam<std::string> {
 TEST_P(CpuKernel, IsWithinTheBoundForEveryRoutingAndNumberOfTokens) {  // K-08, K-09, K-10
   for_formats([&](ExpertsOptions options) {
     const Experts experts = random_experts(options, random_);
+    const auto check = [&](std::uint64_t tokens, Ids ids) {
+      SCOPED_TRACE(trace(experts.shape, tokens, static_cast<int>(ids)));
+      const ExpertsCall call = random_call(experts.shape, tokens, ids, random_);
+      expect_within_bound(run(experts, call), experts, call, *entry_);
+    };
+    for (const Ids ids : kAllIds) check(1, ids);
+    for (const Ids ids : kAllIds) check(6, ids);
+    // One expert that gets all rows; what does not depend on their number is tested elsewhere.
+    const bool tiles = entry_->layout == LayoutKind::cpu_tiles;
     for (const std::uint64_t tokens : kTokens) {
-      // Every routing where they are few; else those that give experts most and least.
-      for (const Ids ids : kAllIds) {
-        if (tokens > 7 && ids != Ids::one && ids != Ids::zipf) continue;
-        SCOPED_TRACE(trace(experts.shape, tokens, static_cast<int>(ids)));
-        const ExpertsCall call = random_call(experts.shape, tokens, ids, random_);
-        expect_within_bound(run(experts, call), experts, call, *entry_);
-        if (HasFailure()) return;
-      }
+      if (tiles || tokens < 8) check(tokens, Ids::one);
     }
   });
 }
@@ -122,8 +129,8 @@ TEST_P(CpuKernel, IsWithinTheBoundForEveryActivationFunctionAndWithBiases) {
         options.activation = activation;
         options.biases = biases;
         const Experts experts = random_experts(options, random_);
-        SCOPED_TRACE(trace(experts.shape, 9));
-        const ExpertsCall call = random_call(experts.shape, 9, Ids::uniform, random_);
+        SCOPED_TRACE(trace(experts.shape, 3));
+        const ExpertsCall call = random_call(experts.shape, 3, Ids::uniform, random_);
         expect_within_bound(run(experts, call), experts, call, *entry_);
       }
     }
@@ -132,14 +139,14 @@ TEST_P(CpuKernel, IsWithinTheBoundForEveryActivationFunctionAndWithBiases) {
 
 TEST_P(CpuKernel, IsWithinTheBoundForWidthsAroundABandAndATile) {
   for_formats([&](ExpertsOptions options) {
-    for (const std::uint64_t hidden : {32U, 64U, 96U, 1056U}) {
-      for (const std::uint64_t inter : {32U, 64U, 736U}) {
+    for (const std::uint64_t hidden : {32U, 96U, 1056U}) {
+      for (const std::uint64_t inter : {32U, 64U, 352U}) {
         options.hidden = hidden;
         options.inter = inter;
         const Experts experts = random_experts(options, random_);
-        SCOPED_TRACE(trace(experts.shape, 6) + ", hidden " + std::to_string(hidden) + ", inter " +
+        SCOPED_TRACE(trace(experts.shape, 2) + ", hidden " + std::to_string(hidden) + ", inter " +
                      std::to_string(inter));
-        const ExpertsCall call = random_call(experts.shape, 6, Ids::one, random_);
+        const ExpertsCall call = random_call(experts.shape, 2, Ids::one, random_);
         expect_within_bound(run(experts, call), experts, call, *entry_);
       }
     }
@@ -160,16 +167,15 @@ TEST_P(CpuKernel, GivesATokenTheSameBitsInEveryBatchAndWithEveryNumberOfThreads)
     for (const std::uint64_t token : {0U, 17U, 36U}) {
       ExpertsCall alone = call;
       alone.tokens = 1;
-      alone.x.assign(call.x.begin() + static_cast<std::ptrdiff_t>(token * call.x_stride * elem),
-                     call.x.begin() +
-                         static_cast<std::ptrdiff_t>((token + 1) * call.x_stride * elem));
+      alone.x.assign(
+          call.x.begin() + static_cast<std::ptrdiff_t>(token * call.x_stride * elem),
+          call.x.begin() + static_cast<std::ptrdiff_t>((token + 1) * call.x_stride * elem));
       const std::uint64_t first = token * experts.shape.top_k;
       alone.ids.assign(call.ids.begin() + static_cast<std::ptrdiff_t>(first),
-                       call.ids.begin() +
-                           static_cast<std::ptrdiff_t>(first + experts.shape.top_k));
-      alone.weights.assign(call.weights.begin() + static_cast<std::ptrdiff_t>(first),
-                           call.weights.begin() +
-                               static_cast<std::ptrdiff_t>(first + experts.shape.top_k));
+                       call.ids.begin() + static_cast<std::ptrdiff_t>(first + experts.shape.top_k));
+      alone.weights.assign(
+          call.weights.begin() + static_cast<std::ptrdiff_t>(first),
+          call.weights.begin() + static_cast<std::ptrdiff_t>(first + experts.shape.top_k));
       const std::vector<float> row(
           all.y.begin() + static_cast<std::ptrdiff_t>(token * hidden),
           all.y.begin() + static_cast<std::ptrdiff_t>((token + 1) * hidden));
@@ -199,7 +205,9 @@ TEST_P(CpuKernel, KeepsWhatIsNoNumberInItsOwnToken) {  // pit48, pit57
         }
       }
       // An Inf meets codes that are 0 and becomes NaN; formats that quantise may clip it.
-      if (std::isnan(std::bit_cast<float>(bits))) EXPECT_EQ(finite, 0U);
+      if (std::isnan(std::bit_cast<float>(bits))) {
+        EXPECT_EQ(finite, 0U);
+      }
     }
   });
 }
@@ -213,7 +221,8 @@ TEST_P(CpuKernel, IsWithinTheBoundWhereNumbersAreTiny) {
       for (const std::uint64_t first : {experts.at.gate_scale, experts.at.up_scale}) {
         std::byte* scales = experts.blobs.data() + expert * experts.stride + first;
         const std::uint64_t count = experts.shape.inter * experts.shape.hidden / 32;
-        for (std::uint64_t i = 0; i < count; ++i) scales[i] = static_cast<std::byte>(random_() % 127);
+        for (std::uint64_t i = 0; i < count; ++i)
+          scales[i] = static_cast<std::byte>(random_() % 127);
       }
     }
     for (const int exponent : {-149, -140, -130, -126, -100, -60, 0}) {

@@ -20,6 +20,7 @@ class ExpertsCall {
         work_(Workspace<Products>::carve(args)),
         x_tiles_(args.shape.hidden / kTileColumns),
         act_tiles_(args.shape.inter / kTileColumns),
+        chunks_(divide_up(x_tiles_, kChunkTiles)),
         mark_(now_ns()) {}
 
   void run() {
@@ -30,13 +31,17 @@ class ExpertsCall {
     const std::uint64_t work = work_.slots.rows() * args_.shape.inter * args_.shape.hidden;
     parallel_team(work < kParallelWork ? 1 : args_.threads, [this](Team& team) {
       if (work_.slots.rows() > 0) run_experts(team);
-      team.for_each(args_.tokens, [this](std::uint64_t token) { combine(token); });
+      team.for_each(args_.tokens * chunks_, [this](std::uint64_t item) {
+        combine(item / chunks_, item % chunks_ * kChunkTiles);
+      });
       if (team.is_caller()) add_time(Stage::combine);
     });
   }
 
  private:
   using Sums = float[kMostRows][kBandRows];
+  // Tiles of hidden in one item of what is done token by token.
+  static constexpr std::uint64_t kChunkTiles = 32;
 
   // One matrix of an expert.
   struct Matrix {
@@ -62,7 +67,9 @@ class ExpertsCall {
   };
 
   void run_experts(Team& team) {
-    team.for_each(args_.tokens, [this](std::uint64_t token) { quantise(token); });
+    team.for_each(args_.tokens * chunks_, [this](std::uint64_t item) {
+      quantise(item / chunks_, item % chunks_ * kChunkTiles);
+    });
     if (team.is_caller()) add_time(Stage::quantise);
     team.for_each(work_.slots.active * act_tiles_, [this](std::uint64_t item) {
       gate_up(active_expert(item / act_tiles_), item % act_tiles_);
@@ -101,10 +108,15 @@ class ExpertsCall {
     return made;
   }
 
-  void quantise(std::uint64_t token) {
+  [[nodiscard]] std::uint64_t chunk_end(std::uint64_t tile) const {
+    return tile + kChunkTiles < x_tiles_ ? tile + kChunkTiles : x_tiles_;
+  }
+
+  // A chunk of one token.
+  void quantise(std::uint64_t token, std::uint64_t begin) {
     const std::uint64_t first = token * args_.x.row_stride;
     Record* to = work_.x + token * x_tiles_;
-    for (std::uint64_t tile = 0; tile < x_tiles_; ++tile) {
+    for (std::uint64_t tile = begin; tile < chunk_end(begin); ++tile) {
       const std::uint64_t at = first + tile * kTileColumns;
       if (args_.x.dtype == DType::f32) {
         float values[kTileColumns];
@@ -198,18 +210,21 @@ class ExpertsCall {
     }
   }
 
-  // Masked slots are skipped: what their rows hold, NaN included, must not reach y.
-  void combine(std::uint64_t token) {
+  // A chunk of one token. Masked slots are skipped: what their rows hold, NaN included, must not
+  // reach y.
+  void combine(std::uint64_t token, std::uint64_t tile) {
     const std::uint64_t hidden = args_.shape.hidden;
-    float* y = args_.y + token * hidden;
-    std::memset(y, 0, hidden * sizeof(float));
+    const std::uint64_t first = tile * kTileColumns;
+    const std::uint64_t count = (chunk_end(tile) - tile) * kTileColumns;
+    float* y = args_.y + token * hidden + first;
+    std::memset(y, 0, count * sizeof(float));
     for (std::uint64_t choice = 0; choice < args_.shape.top_k; ++choice) {
       const std::uint64_t slot = token * args_.shape.top_k + choice;
       const std::int32_t row = work_.slots.row_of_slot[slot];
       if (row < 0) continue;
       const float weight = args_.topk_weights[slot];
-      const float* output = work_.down + static_cast<std::uint64_t>(row) * hidden;
-      for (std::uint64_t i = 0; i < hidden; ++i) y[i] += weight * output[i];
+      const float* output = work_.down + static_cast<std::uint64_t>(row) * hidden + first;
+      for (std::uint64_t i = 0; i < count; ++i) y[i] += weight * output[i];
     }
   }
 
@@ -217,6 +232,7 @@ class ExpertsCall {
   Workspace<Products> work_;
   std::uint64_t x_tiles_;
   std::uint64_t act_tiles_;
+  std::uint64_t chunks_;  // of a token
   std::uint64_t mark_;
 };
 
