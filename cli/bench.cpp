@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cli/act_scales.hpp"
+#include "cli/bench_calls.hpp"
 #include "cli/bench_floor.hpp"
 #include "cli/bench_load.hpp"
 #include "cli/bench_peer.hpp"
@@ -35,6 +36,7 @@ constexpr std::uint64_t kLoads = 5;
 constexpr int kEagerPasses = 5;  // of a graph's calls, for the record
 // Tokens of a point on a GPU that are held against the reference; its layers are large.
 constexpr std::uint64_t kMostChecked = 8;
+constexpr std::uint64_t kMostSynthesised = 16;  // experts, unless asked otherwise
 const std::vector<std::uint64_t> kDefaultTokens = {1, 8, 64};
 
 // Records of an earlier run by identity.
@@ -74,9 +76,16 @@ class Bench {
   int run() {
     catch_interrupts();
     choose_ways();
-    const std::unique_ptr<TemporaryCheckpoint> made = make_checkpoint();
+    std::unique_ptr<TemporaryCheckpoint> made = make_checkpoint();
     RunArgs run_args = args_of_run(made != nullptr ? made->folder() : problem_.folder);
-    const RunSubject subject(run_args);
+    auto opened = std::make_unique<const RunSubject>(run_args);
+    if (const std::optional<std::uint64_t> fewer = experts_that_fit(*opened)) {
+      problem_.synth.experts = fewer;
+      made = std::make_unique<TemporaryCheckpoint>(problem_.synth);
+      run_args.model = made->folder();
+      opened = std::make_unique<const RunSubject>(run_args);
+    }
+    const RunSubject& subject = *opened;
     console_.talk(subject.findings());
     const unsigned threads = args_.threads == 0 ? host_cpu().threads : args_.threads;
     setting_ = {.command = args_.command,
@@ -113,15 +122,18 @@ class Bench {
     std::vector<BenchSets> points;
     for (const std::uint64_t tokens : token_counts()) {
       run_args.tokens = tokens;
-      points.push_back(way_ == BenchWay::eager ? make_set(run_args, subject)
-                                               : make_sets(run_args, subject, sets_of(tokens)));
+      points.push_back(has_sets(tokens) ? make_sets(run_args, subject, sets_of(tokens))
+                                        : make_set(run_args, subject));
       console_.talk(points.back().findings);
     }
-    if (args_.peer) std::ranges::for_each(subject.plans(), require_peer_runs);
+    for (const ShardPlan& plan : subject.plans()) {
+      if (args_.peer) require_peer_runs(*args_.peer, plan);
+    }
     if (way_ == BenchWay::graph) measure_curve(subject, points);
     for (const BenchSets& sets : points) {
-      References references(subject, sets.probes.front(), console_,
-                            on_gpu() ? kMostChecked : ~std::uint64_t{0});
+      References references(
+          subject, sets.probes.front(), console_,
+          on_gpu() || weights_ == BenchWeights::random ? kMostChecked : ~std::uint64_t{0});
       for (std::size_t plan = 0; plan < subject.plans().size(); ++plan)
         run_plan(subject, plan, sets, references);
     }
@@ -147,14 +159,17 @@ class Bench {
     if (args_.load && (args_.way || args_.sets || args_.peer || !args_.act_margins.empty()))
       refuse("--load times no calls", "no --mode, --sets, --vs and --sweep", "--load");
     way_ = args_.way.value_or(calls_on_gpu ? BenchWay::graph : BenchWay::eager);
-    weights_ =
-        args_.weights.value_or(calls_on_gpu && !own ? BenchWeights::random : BenchWeights::synth);
+    const bool many = args_.experts.value_or(0) > kMostSynthesised && !args_.load;
+    const bool draws = !own && (calls_on_gpu || many || args_.peer);
+    weights_ = args_.weights.value_or(draws ? BenchWeights::random : BenchWeights::synth);
     if (way_ == BenchWay::graph && !on_gpu())
       refuse("the CPU has no graphs", "--mode eager, or a --target with graphs", "--mode graph");
-    if (args_.peer && way_ != BenchWay::graph)
-      refuse("a peer is timed against a graph", "--mode graph", "--mode eager");
-    if (args_.sets && way_ != BenchWay::graph)
-      refuse("--sets are of a graph", "--mode graph", "--mode eager");
+    const bool ggml = args_.peer == BenchPeer::ggml;
+    if (ggml && on_gpu()) refuse("ggml is timed on the CPU", "--target cpu", "a GPU");
+    if (args_.peer && !ggml && way_ != BenchWay::graph)
+      refuse("this peer is timed against a graph", "--mode graph, or --vs ggml", "--mode eager");
+    if (args_.sets && on_gpu() && way_ != BenchWay::graph)
+      refuse("--sets are of a graph on a GPU", "--mode graph", "--mode eager");
     if (own && (args_.weights || args_.experts || args_.hidden || args_.inter || args_.rank)) {
       refuse("a checkpoint has weights and sizes of its own",
              "no --weights, --experts, --hidden, --inter and --rank", problem_.name);
@@ -175,6 +190,37 @@ class Bench {
     return std::make_unique<TemporaryCheckpoint>(synth, console_.progress("synth"));
   }
 
+  // With random weights that a user did not size: of more experts than fit into memory beside what
+  // a peer keeps of them, as many as do.
+  [[nodiscard]] std::optional<std::uint64_t> experts_that_fit(const RunSubject& subject) {
+    constexpr double kShare = 0.7;     // of what is available
+    constexpr double kPeerCopies = 3;  // plain, repacked, and the file that brings them
+    const std::uint64_t available = host_memory().available_bytes;
+    if (on_gpu() || weights_ != BenchWeights::random || args_.experts || available == 0 ||
+        problem_.synth.experts)
+      return std::nullopt;
+    const ShardPlan& plan = subject.plans().front();
+    std::uint64_t held = 0;
+    for (const RankPlan& rank : plan.ranks) held += rank.experts.count() * plan.layout.stride;
+    const double room =
+        kShare * static_cast<double>(available) / (args_.peer ? 1 + kPeerCopies : 1);
+    if (static_cast<double>(held) <= room) return std::nullopt;
+    const auto fit = static_cast<std::uint64_t>(static_cast<double>(plan.experts) * room /
+                                                static_cast<double>(held));
+    const std::uint64_t experts = std::max(fit, subject.spec().top_k);
+    console_.talk({{.code = "MOXIE-B009",
+                    .severity = Severity::note,
+                    .message = "fewer experts than the model has: they must fit into memory",
+                    .expected = fmt::to_string(plan.experts),
+                    .got = fmt::to_string(experts),
+                    .hint = "--experts says how many"}});
+    return experts;
+  }
+
+  // Calls on the CPU rotate, too, so that each reads its experts from memory.
+  [[nodiscard]] bool has_sets(std::uint64_t tokens) const {
+    return way_ == BenchWay::graph || (!on_gpu() && tokens > 0);
+  }
   [[nodiscard]] std::uint64_t sets_of(std::uint64_t tokens) const {
     const std::optional<GivenRouting>& routing = args_.routing ? args_.routing : problem_.routing;
     const bool file = routing && routing->source == RoutingSource::file;
@@ -257,8 +303,10 @@ class Bench {
     point.findings.insert(point.findings.end(), warmed.begin(), warmed.end());
     if (way_ == BenchWay::graph)
       time_graph(layer, sets, checked.y, point);
+    else if (on_gpu())
+      time_calls(layer, sets, checked.y, point);
     else
-      time_calls(layer, probe, checked.y, point);
+      time_paired(layer, sets, checked.y, point);
   }
 
   // Loaded once for all points that follow each other under one plan.
@@ -269,8 +317,8 @@ class Bench {
     const ShardPlan& of = subject.plans()[plan];
     const std::vector<BlobSource> sources = subject.sources(of);
     if (args_.peer) {
-      peer_ = std::make_unique<Peer>(*args_.peer, args_.python, of, subject.spec(),
-                                     pack(sources.front()));
+      peer_ = std::make_unique<Peer>(*args_.peer, args_.python, of, subject.spec(), sources.front(),
+                                     setting_.threads_used);
     }
     layer_ = std::make_unique<MoeLayer>(of, subject.spec(), sources);
     layer_plan_ = plan;
@@ -285,10 +333,35 @@ class Bench {
         {.code = "MOXIE-R010", .message = "the bf16 result is not the f32 result rounded once"});
   }
 
-  void time_calls(const MoeLayer& layer, const Probe& probe, const std::vector<float>& exact,
+  // On the CPU.
+  void time_paired(const MoeLayer& layer, const BenchSets& sets, const std::vector<float>& exact,
+                   BenchPoint& point) {
+    if (sets.seeds.size() == sets.probes.size() && has_sets(point.tokens)) {
+      point.sets = work_of(*point.plan, sets);
+      point.work = mean_work(point.sets);
+    }
+    if (!read_test_) read_test_.emplace(setting_.threads_used);
+    PairedCalls calls(layer, sets, *read_test_);
+    require_rounded(calls.y(0), exact, point);
+    for (const BenchMode mode : {BenchMode::cold, BenchMode::warm}) {
+      point.mode = mode;
+      if (point.check.passed) {
+        point.peer.reset();
+        const bool theirs = peer_ != nullptr && mode == BenchMode::cold;
+        if (theirs)
+          meet_peer(sets, [&](std::size_t set) -> const auto& { return calls.y(set); }, point);
+        calls.measure(args_.samples.value_or(kEagerSamples),
+                      theirs && point.peer->agrees() ? peer_.get() : nullptr, point);
+      }
+      report(point);
+      if (!point.check.passed) break;  // a wrong result is not worth a time
+    }
+  }
+
+  void time_calls(const MoeLayer& layer, const BenchSets& sets, const std::vector<float>& exact,
                   BenchPoint& point) {
-    TimedLayer timed(layer, probe);
-    timed.call();
+    TimedLayer timed(layer, sets);
+    timed.call(0);
     require_rounded(timed.y(), exact, point);
     for (const BenchMode mode : {BenchMode::cold, BenchMode::warm}) {
       point.mode = mode;
@@ -297,7 +370,7 @@ class Bench {
           flusher_.flush();
           timed.evict();
         }
-        const double us = timed.call();
+        const double us = timed.call(0);
         point.traces.push_back(timed.trace());
         return us;
       };
@@ -305,6 +378,17 @@ class Bench {
       report(point);
       if (!point.check.passed) break;  // a wrong result is not worth a time
     }
+  }
+
+  void meet_peer(const BenchSets& sets, const PeerResults& ours, BenchPoint& point) {
+    point.peer = peer_->prepare(sets, ours);
+    if (point.peer->agrees()) return;
+    point.findings.push_back(
+        {.code = "MOXIE-B007",
+         .severity = Severity::warning,
+         .message = point.peer->arm + " has another result; it is not timed",
+         .expected = fmt::format("a relative distance of at most {}", point.peer->limit),
+         .got = fmt::format("{:.3g}", point.peer->relative)});
   }
 
   void time_graph(const MoeLayer& layer, const BenchSets& sets, const std::vector<float>& exact,
@@ -323,15 +407,7 @@ class Bench {
       for (int pass = 0; pass < kEagerPasses; ++pass) eager.push_back(replayed.eager_us());
       point.eager_us = summarise(std::move(eager)).median_us;
       if (peer_ != nullptr) {
-        point.peer = peer_->prepare(sets, replayed);
-        if (!point.peer->agrees()) {
-          point.findings.push_back(
-              {.code = "MOXIE-B007",
-               .severity = Severity::warning,
-               .message = point.peer->arm + " has another result; it is not timed",
-               .expected = fmt::format("a relative distance of at most {}", point.peer->limit),
-               .got = fmt::format("{:.3g}", point.peer->relative)});
-        }
+        meet_peer(sets, [&](std::size_t set) -> const auto& { return replayed.y(set); }, point);
       }
       if (point.peer && point.peer->agrees()) {
         measure_alternately(args_.samples.value_or(kGraphSamples), replayed, *peer_, point);
@@ -355,6 +431,15 @@ class Bench {
                           .message = name + ": two passes differ, the machine was not quiet",
                           .expected = fmt::format("at most {} %", kMostPassesDiffer),
                           .got = fmt::format("{:.1f} %", point.passes_differ_pct)});
+    }
+    if (point.paired && !point.paired->quiet) {
+      findings.push_back(
+          {.code = "MOXIE-B008",
+           .severity = Severity::warning,
+           .message = name + ": threads waited for a core in most calls; the "
+                             "quietest ones count",
+           .expected = fmt::format("less than {} % of a call", 100 * kMostCoreWait),
+           .got = fmt::format("{} samples left out", point.paired->rejected_samples)});
     }
     const bool slower = compare(record, name, findings);
     const bool ok = point.check.passed && !slower;
@@ -397,6 +482,7 @@ class Bench {
   std::size_t layer_plan_ = 0;
   std::map<std::string, double> baseline_;
   CacheFlusher flusher_;
+  std::optional<ReadTest> read_test_;
   std::optional<BenchTable> table_;
   bool passed_ = true;
 };

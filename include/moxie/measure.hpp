@@ -86,7 +86,8 @@ MOXIE_API double measure_host_to_device(std::uint64_t bytes);
 // where the system does not say. Page-locked memory of a GPU's driver may be left out.
 struct HostMemory {
   std::uint64_t resident_bytes = 0;
-  std::uint64_t peak_bytes = 0;  // most that was resident at once
+  std::uint64_t peak_bytes = 0;       // most that was resident at once
+  std::uint64_t available_bytes = 0;  // that programs may still take, of the whole machine
 };
 MOXIE_API HostMemory host_memory();
 // Starts the peak over from what is resident now; false where the system does not allow it.
