@@ -111,7 +111,8 @@ void measure_paired(const PairedPasses& passes, ReadTest& test, BenchPoint& poin
                     .read_gbps = median(all, &PairedSample::read_gbps),
                     .rejected_samples = first.rejected + second.rejected,
                     .quiet = first.enough && second.enough};
-    if (point.passes_differ_pct <= kMostPassesDiffer && (!passes.agrees || passes.agrees())) return;
+    const bool others_agree = !passes.agrees || passes.agrees();
+    if (others_agree && point.passes_differ_pct <= kMostPassesDiffer) return;
   }
 }
 

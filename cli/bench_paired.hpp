@@ -65,7 +65,7 @@ struct PairedPasses {
   std::function<PairedCall()> next;  // the next sample's call
   // Takes its turn behind every kTurn samples; may be empty. `pass` is 0 or 1.
   std::function<void(int pass)> turn;
-  // Called before an attempt at both passes. Whether the other arm's passes agree: called after.
+  // Before and behind every attempt at both passes; `agrees` says whether another arm's do.
   std::function<void()> begin;
   std::function<bool()> agrees;
 };

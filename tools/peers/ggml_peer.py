@@ -54,7 +54,7 @@ class Ggml:
     TYPES = {
         "ggml_init": (P, InitParams), "ggml_free": (None, P), "ggml_version": (ctypes.c_char_p,),
         "ggml_new_tensor_2d": (P, P, INT, I64, I64), "ggml_new_tensor_3d": (P, P, INT, I64, I64, I64),
-        "ggml_set_input": (None, P), "ggml_set_output": (None, P), "ggml_nbytes": (SIZE, P),
+        "ggml_log_set": (None, P, P), "ggml_set_input": (None, P), "ggml_set_output": (None, P), "ggml_nbytes": (SIZE, P),
         "ggml_mul_mat_id": (P, P, P, P, P), "ggml_mul": (P, P, P, P), "ggml_add": (P, P, P, P),
         "ggml_swiglu_split": (P, P, P, P), "ggml_swiglu_clamp": (P, P, P, P, F32_ARG),
         "ggml_view_2d": (P, P, P, I64, I64, SIZE, SIZE), "ggml_cont": (P, P, P),
@@ -81,6 +81,8 @@ class Ggml:
                 fail("unsupported", f"this llama-cpp-python has no {name}")
             function.restype, function.argtypes = result, arguments
             setattr(self, name.removeprefix("ggml_"), function)
+        self.quiet = ctypes.CFUNCTYPE(None, INT, ctypes.c_char_p, P)(lambda *_: None)  # it reports every tensor
+        self.log_set(ctypes.cast(self.quiet, P), None)
         self.backend = self.backend_cpu_init()
         self.device = self.backend_get_device(self.backend)
 
