@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,9 +15,9 @@
 #include "cli/bench_peer.hpp"
 #include "cli/bench_problem.hpp"
 #include "cli/bench_record.hpp"
+#include "cli/bench_report.hpp"
 #include "cli/bench_sets.hpp"
 #include "cli/bench_sweep.hpp"
-#include "cli/bench_table.hpp"
 #include "cli/bench_timing.hpp"
 #include "cli/placements.hpp"
 #include "cli/references.hpp"
@@ -39,39 +37,13 @@ constexpr std::uint64_t kMostChecked = 8;
 constexpr std::uint64_t kMostSynthesised = 16;  // experts, unless asked otherwise
 const std::vector<std::uint64_t> kDefaultTokens = {1, 8, 64};
 
-// Records of an earlier run by identity.
-std::map<std::string, double> read_baseline(const std::filesystem::path& path) {
-  std::ifstream stream(path);
-  if (std::error_code absent; !stream || std::filesystem::is_directory(path, absent)) {
-    throw Error(ErrorCode::usage, {.code = "MOXIE-B002",
-                                   .message = "the baseline can not be read",
-                                   .where = {.file = path.string()}});
-  }
-  std::map<std::string, double> medians;
-  for (std::string line; std::getline(stream, line);) {
-    if (line.empty()) continue;
-    const Json record = Json::parse(line, path.string());
-    const Json* schema = record.find("schema");
-    const bool ours = schema != nullptr && schema->as_string() == "moxie.bench/1";
-    if (const double median = median_us_of(record); ours && median > 0)
-      medians[identity_of(record)] = median;
-  }
-  if (medians.empty()) {
-    throw Error(ErrorCode::input, {.code = "MOXIE-B002",
-                                   .message = "the baseline holds no record",
-                                   .where = {.file = path.string()},
-                                   .expected = "lines of moxie bench --json",
-                                   .got = "none with a time"});
-  }
-  return medians;
-}
-
 class Bench {
  public:
   Bench(const BenchArgs& args, const Console& console)
-      : args_(args), console_(console), problem_(read_problem(args.problem)) {
-    if (args.baseline) baseline_ = read_baseline(*args.baseline);
-  }
+      : args_(args),
+        console_(console),
+        problem_(read_problem(args.problem)),
+        report_(args, setting_, console) {}
 
   int run() {
     catch_interrupts();
@@ -108,7 +80,6 @@ class Bench {
                 .ceilings = ceilings_of(subject.plans().front().target, threads),
                 .build = build_json(),
                 .host = host_json()};
-    table_.emplace(way_, args_.peer, setting_.ceilings);
     if (args_.load) {
       LoadBench(subject, setting_, console_).run(args_.samples.value_or(kLoads));
       return 0;
@@ -137,8 +108,8 @@ class Bench {
       for (std::size_t plan = 0; plan < subject.plans().size(); ++plan)
         run_plan(subject, plan, sets, references);
     }
-    console_.print_text(table_->text(setting_));
-    return passed_ ? 0 : static_cast<int>(ErrorCode::verdict);
+    report_.print_table();
+    return report_.passed() ? 0 : static_cast<int>(ErrorCode::verdict);
   }
 
  private:
@@ -353,7 +324,7 @@ class Bench {
         calls.measure(args_.samples.value_or(kEagerSamples),
                       theirs && point.peer->agrees() ? peer_.get() : nullptr, point);
       }
-      report(point);
+      report_.add(point);
       if (!point.check.passed) break;  // a wrong result is not worth a time
     }
   }
@@ -375,7 +346,7 @@ class Bench {
         return us;
       };
       if (point.check.passed) measure_passes(args_.samples.value_or(kEagerSamples), sample, point);
-      report(point);
+      report_.add(point);
       if (!point.check.passed) break;  // a wrong result is not worth a time
     }
   }
@@ -411,64 +382,13 @@ class Bench {
       }
       if (point.peer && point.peer->agrees()) {
         measure_alternately(args_.samples.value_or(kGraphSamples), replayed, *peer_, point);
-        return report(point);
+        return report_.add(point);
       }
       replayed.warm();
       measure_passes(
           args_.samples.value_or(kGraphSamples), [&] { return replayed.replay_us(); }, point);
     }
-    report(point);
-  }
-
-  void report(const BenchPoint& point) {
-    Json record = record_of(setting_, point);
-    const auto name =
-        fmt::format("{} tokens, tp {}, {}", point.tokens, point.whole->tp, name_of(point.mode));
-    std::vector<Finding> findings = point.findings;
-    if (point.passes_differ_pct > kMostPassesDiffer) {
-      findings.push_back({.code = "MOXIE-B003",
-                          .severity = Severity::warning,
-                          .message = name + ": two passes differ, the machine was not quiet",
-                          .expected = fmt::format("at most {} %", kMostPassesDiffer),
-                          .got = fmt::format("{:.1f} %", point.passes_differ_pct)});
-    }
-    if (point.paired && !point.paired->quiet) {
-      findings.push_back(
-          {.code = "MOXIE-B008",
-           .severity = Severity::warning,
-           .message = name + ": threads waited for a core in most calls; the "
-                             "quietest ones count",
-           .expected = fmt::format("less than {} % of a call", 100 * kMostCoreWait),
-           .got = fmt::format("{} samples left out", point.paired->rejected_samples)});
-    }
-    const bool slower = compare(record, name, findings);
-    const bool ok = point.check.passed && !slower;
-    passed_ = passed_ && ok;
-    record.set("ok", ok).set("findings", to_json(findings));
-    console_.print_line(record);
-    console_.talk(findings);
-    table_->add(point);
-  }
-
-  // Whether the record is slower than its baseline by more than is allowed.
-  bool compare(const Json& record, const std::string& name, std::vector<Finding>& findings) {
-    const auto known = baseline_.find(identity_of(record));
-    const double median = median_us_of(record);
-    if (known == baseline_.end() && args_.baseline && median > 0) {
-      findings.push_back({.code = "MOXIE-B002",
-                          .severity = Severity::warning,
-                          .message = name + ": the baseline has no record of this point",
-                          .where = {.file = args_.baseline->string()}});
-    }
-    if (known == baseline_.end() || !(median > 0)) return false;
-    const double slower_pct = 100 * (median / known->second - 1);
-    if (slower_pct <= args_.fail_over_pct) return false;
-    findings.push_back({.code = "MOXIE-B004",
-                        .message = name + ": slower than the baseline",
-                        .expected = fmt::format("{:.1f} us and at most {} % more", known->second,
-                                                args_.fail_over_pct),
-                        .got = fmt::format("{:.1f} us, {:+.1f} %", median, slower_pct)});
-    return true;
+    report_.add(point);
   }
 
   const BenchArgs& args_;
@@ -477,14 +397,12 @@ class Bench {
   BenchWay way_ = BenchWay::eager;
   BenchWeights weights_ = BenchWeights::synth;
   BenchSetting setting_;
+  BenchReport report_;
   std::unique_ptr<Peer> peer_;
   std::unique_ptr<MoeLayer> layer_;
   std::size_t layer_plan_ = 0;
-  std::map<std::string, double> baseline_;
   CacheFlusher flusher_;
   std::optional<ReadTest> read_test_;
-  std::optional<BenchTable> table_;
-  bool passed_ = true;
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ std::uint64_t share_of(unsigned threads) {
 ReadTest::ReadTest(unsigned threads)
     : threads_(std::clamp(threads, 1U, usable_threads())),
       share_(share_of(threads_)),
-      memory_(std::make_unique_for_overwrite<std::byte[]>(2 * threads_ * share_)) {
+      memory_(std::make_unique_for_overwrite<std::byte[]>(2 * share_ * threads_)) {
   // Pages that were never written are all the same one. Who reads a share also places it.
   parallel_team(threads_, [&](Team& team) {
     team.for_each(threads_, [&](std::uint64_t thread) {
