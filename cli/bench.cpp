@@ -3,22 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "cli/act_scales.hpp"
+#include "cli/bench_calls.hpp"
 #include "cli/bench_floor.hpp"
 #include "cli/bench_load.hpp"
 #include "cli/bench_peer.hpp"
 #include "cli/bench_problem.hpp"
 #include "cli/bench_record.hpp"
+#include "cli/bench_report.hpp"
 #include "cli/bench_sets.hpp"
 #include "cli/bench_sweep.hpp"
-#include "cli/bench_table.hpp"
 #include "cli/bench_timing.hpp"
 #include "cli/placements.hpp"
 #include "cli/references.hpp"
@@ -35,48 +34,30 @@ constexpr std::uint64_t kLoads = 5;
 constexpr int kEagerPasses = 5;  // of a graph's calls, for the record
 // Tokens of a point on a GPU that are held against the reference; its layers are large.
 constexpr std::uint64_t kMostChecked = 8;
+constexpr std::uint64_t kMostSynthesised = 16;  // experts, unless asked otherwise
 const std::vector<std::uint64_t> kDefaultTokens = {1, 8, 64};
-
-// Records of an earlier run by identity.
-std::map<std::string, double> read_baseline(const std::filesystem::path& path) {
-  std::ifstream stream(path);
-  if (std::error_code absent; !stream || std::filesystem::is_directory(path, absent)) {
-    throw Error(ErrorCode::usage, {.code = "MOXIE-B002",
-                                   .message = "the baseline can not be read",
-                                   .where = {.file = path.string()}});
-  }
-  std::map<std::string, double> medians;
-  for (std::string line; std::getline(stream, line);) {
-    if (line.empty()) continue;
-    const Json record = Json::parse(line, path.string());
-    const Json* schema = record.find("schema");
-    const bool ours = schema != nullptr && schema->as_string() == "moxie.bench/1";
-    if (const double median = median_us_of(record); ours && median > 0)
-      medians[identity_of(record)] = median;
-  }
-  if (medians.empty()) {
-    throw Error(ErrorCode::input, {.code = "MOXIE-B002",
-                                   .message = "the baseline holds no record",
-                                   .where = {.file = path.string()},
-                                   .expected = "lines of moxie bench --json",
-                                   .got = "none with a time"});
-  }
-  return medians;
-}
 
 class Bench {
  public:
   Bench(const BenchArgs& args, const Console& console)
-      : args_(args), console_(console), problem_(read_problem(args.problem)) {
-    if (args.baseline) baseline_ = read_baseline(*args.baseline);
-  }
+      : args_(args),
+        console_(console),
+        problem_(read_problem(args.problem)),
+        report_(args, setting_, console) {}
 
   int run() {
     catch_interrupts();
     choose_ways();
-    const std::unique_ptr<TemporaryCheckpoint> made = make_checkpoint();
+    std::unique_ptr<TemporaryCheckpoint> made = make_checkpoint();
     RunArgs run_args = args_of_run(made != nullptr ? made->folder() : problem_.folder);
-    const RunSubject subject(run_args);
+    auto opened = std::make_unique<const RunSubject>(run_args);
+    if (const std::optional<std::uint64_t> fewer = experts_that_fit(*opened)) {
+      problem_.synth.experts = fewer;
+      made = std::make_unique<TemporaryCheckpoint>(problem_.synth);
+      run_args.model = made->folder();
+      opened = std::make_unique<const RunSubject>(run_args);
+    }
+    const RunSubject& subject = *opened;
     console_.talk(subject.findings());
     const unsigned threads = args_.threads == 0 ? host_cpu().threads : args_.threads;
     setting_ = {.command = args_.command,
@@ -99,7 +80,6 @@ class Bench {
                 .ceilings = ceilings_of(subject.plans().front().target, threads),
                 .build = build_json(),
                 .host = host_json()};
-    table_.emplace(way_, args_.peer, setting_.ceilings);
     if (args_.load) {
       LoadBench(subject, setting_, console_).run(args_.samples.value_or(kLoads));
       return 0;
@@ -113,20 +93,23 @@ class Bench {
     std::vector<BenchSets> points;
     for (const std::uint64_t tokens : token_counts()) {
       run_args.tokens = tokens;
-      points.push_back(way_ == BenchWay::eager ? make_set(run_args, subject)
-                                               : make_sets(run_args, subject, sets_of(tokens)));
+      points.push_back(has_sets(tokens) ? make_sets(run_args, subject, sets_of(tokens))
+                                        : make_set(run_args, subject));
       console_.talk(points.back().findings);
     }
-    if (args_.peer) std::ranges::for_each(subject.plans(), require_peer_runs);
+    for (const ShardPlan& plan : subject.plans()) {
+      if (args_.peer) require_peer_runs(*args_.peer, plan);
+    }
     if (way_ == BenchWay::graph) measure_curve(subject, points);
     for (const BenchSets& sets : points) {
-      References references(subject, sets.probes.front(), console_,
-                            on_gpu() ? kMostChecked : ~std::uint64_t{0});
+      References references(
+          subject, sets.probes.front(), console_,
+          on_gpu() || weights_ == BenchWeights::random ? kMostChecked : ~std::uint64_t{0});
       for (std::size_t plan = 0; plan < subject.plans().size(); ++plan)
         run_plan(subject, plan, sets, references);
     }
-    console_.print_text(table_->text(setting_));
-    return passed_ ? 0 : static_cast<int>(ErrorCode::verdict);
+    report_.print_table();
+    return report_.passed() ? 0 : static_cast<int>(ErrorCode::verdict);
   }
 
  private:
@@ -147,14 +130,17 @@ class Bench {
     if (args_.load && (args_.way || args_.sets || args_.peer || !args_.act_margins.empty()))
       refuse("--load times no calls", "no --mode, --sets, --vs and --sweep", "--load");
     way_ = args_.way.value_or(calls_on_gpu ? BenchWay::graph : BenchWay::eager);
-    weights_ =
-        args_.weights.value_or(calls_on_gpu && !own ? BenchWeights::random : BenchWeights::synth);
+    const bool many = args_.experts.value_or(0) > kMostSynthesised && !args_.load;
+    const bool draws = !own && (calls_on_gpu || many || args_.peer);
+    weights_ = args_.weights.value_or(draws ? BenchWeights::random : BenchWeights::synth);
     if (way_ == BenchWay::graph && !on_gpu())
       refuse("the CPU has no graphs", "--mode eager, or a --target with graphs", "--mode graph");
-    if (args_.peer && way_ != BenchWay::graph)
-      refuse("a peer is timed against a graph", "--mode graph", "--mode eager");
-    if (args_.sets && way_ != BenchWay::graph)
-      refuse("--sets are of a graph", "--mode graph", "--mode eager");
+    const bool ggml = args_.peer == BenchPeer::ggml;
+    if (ggml && on_gpu()) refuse("ggml is timed on the CPU", "--target cpu", "a GPU");
+    if (args_.peer && !ggml && way_ != BenchWay::graph)
+      refuse("this peer is timed against a graph", "--mode graph, or --vs ggml", "--mode eager");
+    if (args_.sets && on_gpu() && way_ != BenchWay::graph)
+      refuse("--sets are of a graph on a GPU", "--mode graph", "--mode eager");
     if (own && (args_.weights || args_.experts || args_.hidden || args_.inter || args_.rank)) {
       refuse("a checkpoint has weights and sizes of its own",
              "no --weights, --experts, --hidden, --inter and --rank", problem_.name);
@@ -175,6 +161,37 @@ class Bench {
     return std::make_unique<TemporaryCheckpoint>(synth, console_.progress("synth"));
   }
 
+  // With random weights that a user did not size: of more experts than fit into memory beside what
+  // a peer keeps of them, as many as do.
+  [[nodiscard]] std::optional<std::uint64_t> experts_that_fit(const RunSubject& subject) {
+    constexpr double kShare = 0.7;     // of what is available
+    constexpr double kPeerCopies = 3;  // plain, repacked, and the file that brings them
+    const std::uint64_t available = host_memory().available_bytes;
+    if (on_gpu() || weights_ != BenchWeights::random || args_.experts || available == 0 ||
+        problem_.synth.experts)
+      return std::nullopt;
+    const ShardPlan& plan = subject.plans().front();
+    std::uint64_t held = 0;
+    for (const RankPlan& rank : plan.ranks) held += rank.experts.count() * plan.layout.stride;
+    const double room =
+        kShare * static_cast<double>(available) / (args_.peer ? 1 + kPeerCopies : 1);
+    if (static_cast<double>(held) <= room) return std::nullopt;
+    const auto fit = static_cast<std::uint64_t>(static_cast<double>(plan.experts) * room /
+                                                static_cast<double>(held));
+    const std::uint64_t experts = std::max(fit, subject.spec().top_k);
+    console_.talk({{.code = "MOXIE-B009",
+                    .severity = Severity::note,
+                    .message = "fewer experts than the model has: they must fit into memory",
+                    .expected = fmt::to_string(plan.experts),
+                    .got = fmt::to_string(experts),
+                    .hint = "--experts says how many"}});
+    return experts;
+  }
+
+  // Calls on the CPU rotate, too, so that each reads its experts from memory.
+  [[nodiscard]] bool has_sets(std::uint64_t tokens) const {
+    return way_ == BenchWay::graph || (!on_gpu() && tokens > 0);
+  }
   [[nodiscard]] std::uint64_t sets_of(std::uint64_t tokens) const {
     const std::optional<GivenRouting>& routing = args_.routing ? args_.routing : problem_.routing;
     const bool file = routing && routing->source == RoutingSource::file;
@@ -257,8 +274,10 @@ class Bench {
     point.findings.insert(point.findings.end(), warmed.begin(), warmed.end());
     if (way_ == BenchWay::graph)
       time_graph(layer, sets, checked.y, point);
+    else if (on_gpu())
+      time_calls(layer, sets, checked.y, point);
     else
-      time_calls(layer, probe, checked.y, point);
+      time_paired(layer, sets, checked.y, point);
   }
 
   // Loaded once for all points that follow each other under one plan.
@@ -269,8 +288,8 @@ class Bench {
     const ShardPlan& of = subject.plans()[plan];
     const std::vector<BlobSource> sources = subject.sources(of);
     if (args_.peer) {
-      peer_ = std::make_unique<Peer>(*args_.peer, args_.python, of, subject.spec(),
-                                     pack(sources.front()));
+      peer_ = std::make_unique<Peer>(*args_.peer, args_.python, of, subject.spec(), sources.front(),
+                                     setting_.threads_used);
     }
     layer_ = std::make_unique<MoeLayer>(of, subject.spec(), sources);
     layer_plan_ = plan;
@@ -285,10 +304,35 @@ class Bench {
         {.code = "MOXIE-R010", .message = "the bf16 result is not the f32 result rounded once"});
   }
 
-  void time_calls(const MoeLayer& layer, const Probe& probe, const std::vector<float>& exact,
+  // On the CPU.
+  void time_paired(const MoeLayer& layer, const BenchSets& sets, const std::vector<float>& exact,
+                   BenchPoint& point) {
+    if (sets.seeds.size() == sets.probes.size() && has_sets(point.tokens)) {
+      point.sets = work_of(*point.plan, sets);
+      point.work = mean_work(point.sets);
+    }
+    if (!read_test_) read_test_.emplace(setting_.threads_used);
+    PairedCalls calls(layer, sets, *read_test_);
+    require_rounded(calls.y(0), exact, point);
+    for (const BenchMode mode : {BenchMode::cold, BenchMode::warm}) {
+      point.mode = mode;
+      if (point.check.passed) {
+        point.peer.reset();
+        const bool theirs = peer_ != nullptr && mode == BenchMode::cold;
+        if (theirs)
+          meet_peer(sets, [&](std::size_t set) -> const auto& { return calls.y(set); }, point);
+        calls.measure(args_.samples.value_or(kEagerSamples),
+                      theirs && point.peer->agrees() ? peer_.get() : nullptr, point);
+      }
+      report_.add(point);
+      if (!point.check.passed) break;  // a wrong result is not worth a time
+    }
+  }
+
+  void time_calls(const MoeLayer& layer, const BenchSets& sets, const std::vector<float>& exact,
                   BenchPoint& point) {
-    TimedLayer timed(layer, probe);
-    timed.call();
+    TimedLayer timed(layer, sets);
+    timed.call(0);
     require_rounded(timed.y(), exact, point);
     for (const BenchMode mode : {BenchMode::cold, BenchMode::warm}) {
       point.mode = mode;
@@ -297,14 +341,25 @@ class Bench {
           flusher_.flush();
           timed.evict();
         }
-        const double us = timed.call();
+        const double us = timed.call(0);
         point.traces.push_back(timed.trace());
         return us;
       };
       if (point.check.passed) measure_passes(args_.samples.value_or(kEagerSamples), sample, point);
-      report(point);
+      report_.add(point);
       if (!point.check.passed) break;  // a wrong result is not worth a time
     }
+  }
+
+  void meet_peer(const BenchSets& sets, const PeerResults& ours, BenchPoint& point) {
+    point.peer = peer_->prepare(sets, ours);
+    if (point.peer->agrees()) return;
+    point.findings.push_back(
+        {.code = "MOXIE-B007",
+         .severity = Severity::warning,
+         .message = point.peer->arm + " has another result; it is not timed",
+         .expected = fmt::format("a relative distance of at most {}", point.peer->limit),
+         .got = fmt::format("{:.3g}", point.peer->relative)});
   }
 
   void time_graph(const MoeLayer& layer, const BenchSets& sets, const std::vector<float>& exact,
@@ -323,67 +378,17 @@ class Bench {
       for (int pass = 0; pass < kEagerPasses; ++pass) eager.push_back(replayed.eager_us());
       point.eager_us = summarise(std::move(eager)).median_us;
       if (peer_ != nullptr) {
-        point.peer = peer_->prepare(sets, replayed);
-        if (!point.peer->agrees()) {
-          point.findings.push_back(
-              {.code = "MOXIE-B007",
-               .severity = Severity::warning,
-               .message = point.peer->arm + " has another result; it is not timed",
-               .expected = fmt::format("a relative distance of at most {}", point.peer->limit),
-               .got = fmt::format("{:.3g}", point.peer->relative)});
-        }
+        meet_peer(sets, [&](std::size_t set) -> const auto& { return replayed.y(set); }, point);
       }
       if (point.peer && point.peer->agrees()) {
         measure_alternately(args_.samples.value_or(kGraphSamples), replayed, *peer_, point);
-        return report(point);
+        return report_.add(point);
       }
       replayed.warm();
       measure_passes(
           args_.samples.value_or(kGraphSamples), [&] { return replayed.replay_us(); }, point);
     }
-    report(point);
-  }
-
-  void report(const BenchPoint& point) {
-    Json record = record_of(setting_, point);
-    const auto name =
-        fmt::format("{} tokens, tp {}, {}", point.tokens, point.whole->tp, name_of(point.mode));
-    std::vector<Finding> findings = point.findings;
-    if (point.passes_differ_pct > kMostPassesDiffer) {
-      findings.push_back({.code = "MOXIE-B003",
-                          .severity = Severity::warning,
-                          .message = name + ": two passes differ, the machine was not quiet",
-                          .expected = fmt::format("at most {} %", kMostPassesDiffer),
-                          .got = fmt::format("{:.1f} %", point.passes_differ_pct)});
-    }
-    const bool slower = compare(record, name, findings);
-    const bool ok = point.check.passed && !slower;
-    passed_ = passed_ && ok;
-    record.set("ok", ok).set("findings", to_json(findings));
-    console_.print_line(record);
-    console_.talk(findings);
-    table_->add(point);
-  }
-
-  // Whether the record is slower than its baseline by more than is allowed.
-  bool compare(const Json& record, const std::string& name, std::vector<Finding>& findings) {
-    const auto known = baseline_.find(identity_of(record));
-    const double median = median_us_of(record);
-    if (known == baseline_.end() && args_.baseline && median > 0) {
-      findings.push_back({.code = "MOXIE-B002",
-                          .severity = Severity::warning,
-                          .message = name + ": the baseline has no record of this point",
-                          .where = {.file = args_.baseline->string()}});
-    }
-    if (known == baseline_.end() || !(median > 0)) return false;
-    const double slower_pct = 100 * (median / known->second - 1);
-    if (slower_pct <= args_.fail_over_pct) return false;
-    findings.push_back({.code = "MOXIE-B004",
-                        .message = name + ": slower than the baseline",
-                        .expected = fmt::format("{:.1f} us and at most {} % more", known->second,
-                                                args_.fail_over_pct),
-                        .got = fmt::format("{:.1f} us, {:+.1f} %", median, slower_pct)});
-    return true;
+    report_.add(point);
   }
 
   const BenchArgs& args_;
@@ -392,13 +397,12 @@ class Bench {
   BenchWay way_ = BenchWay::eager;
   BenchWeights weights_ = BenchWeights::synth;
   BenchSetting setting_;
+  BenchReport report_;
   std::unique_ptr<Peer> peer_;
   std::unique_ptr<MoeLayer> layer_;
   std::size_t layer_plan_ = 0;
-  std::map<std::string, double> baseline_;
   CacheFlusher flusher_;
-  std::optional<BenchTable> table_;
-  bool passed_ = true;
+  std::optional<ReadTest> read_test_;
 };
 
 }  // namespace

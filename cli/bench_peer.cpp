@@ -20,14 +20,12 @@ namespace {
 // the down product to bf16, or twice to FP8.
 constexpr double kBf16Limit = 2e-2;
 constexpr double kFp8Limit = 8e-2;
+// The peer on the CPU rounds activations to int8, twice.
+constexpr double kInt8Limit = 3e-2;
 constexpr std::uint64_t kLeastReplays = 3;
 constexpr int kMostTries = 3;
 
-void write_bytes(const std::filesystem::path& path, std::span<const std::byte> bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
-  file.close();
+void require_written(const std::ofstream& file, const std::filesystem::path& path) {
   if (file) return;
   throw Error(ErrorCode::environment, {.code = "MOXIE-E001",
                                        .message = "the peer's input can not be written",
@@ -35,25 +33,113 @@ void write_bytes(const std::filesystem::path& path, std::span<const std::byte> b
                                        .hint = "a folder with more room in TMPDIR"});
 }
 
+void write_bytes(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  require_written(file, path);
+}
+
 void write_text(const std::filesystem::path& path, std::string_view text) {
   write_bytes(path, std::as_bytes(std::span(text)));
 }
 
-Json problem_of(const ShardPlan& plan, const LayerSpec& spec, const PackedExperts& experts) {
+Json segment_json(std::uint64_t offset, std::uint64_t rows, std::uint64_t row_bytes) {
+  return Json::object().set("offset", offset).set("rows", rows).set("row_bytes", row_bytes);
+}
+
+// Where the peer finds the tensors of an expert, and how far it is to the next one's.
+struct PeerLayout {
   Json segments;
+  std::uint64_t stride = 0;
+};
+
+// Blobs as they are packed.
+PeerLayout packed_layout(const ShardPlan& plan) {
+  PeerLayout layout{.segments = {}, .stride = plan.layout.stride};
   for (const PackedSegment& segment : plan.layout.segments) {
-    segments.set(name_of(segment.segment), Json::object()
-                                               .set("offset", segment.offset)
-                                               .set("rows", segment.rows)
-                                               .set("row_bytes", segment.row_bytes));
+    layout.segments.set(name_of(segment.segment),
+                        segment_json(segment.offset, segment.rows, segment.row_bytes));
   }
+  return layout;
+}
+
+// Tensors as a checkpoint holds them, one behind the other, whatever layout the plan's kernel has.
+PeerLayout logical_layout(const ShardPlan& plan, const UnpackedExpert& expert) {
+  PeerLayout layout{.segments = {}};
+  for (const PackedSegment& segment : plan.layout.segments) {
+    const std::uint64_t bytes = expert.tensors[static_cast<std::size_t>(segment.segment)].size();
+    const bool down = segment.segment == Segment::down || segment.segment == Segment::down_scale;
+    const std::uint64_t rows = segment.rows == 1 ? 1
+                               : down            ? plan.hidden
+                                                 : plan.inter().original.value;
+    layout.segments.set(name_of(segment.segment), segment_json(layout.stride, rows, bytes / rows));
+    layout.stride += bytes;
+  }
+  return layout;
+}
+
+void write_packed(const std::filesystem::path& path, const BlobSource& experts) {
+  write_bytes(path, pack(experts).blobs);
+}
+
+// One expert at a time: all of them may not fit into memory twice.
+void write_logical(const std::filesystem::path& path, const ShardPlan& plan,
+                   const BlobSource& experts) {
+  std::ofstream file(path, std::ios::binary);
+  std::vector<std::byte> blob(plan.layout.stride);
+  UnpackedExpert expert = make_unpacked(plan, std::byte{0});
+  for (std::uint64_t slot = 0; slot < experts.experts.count(); ++slot) {
+    if (interrupted())
+      throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
+    experts.pack_expert(static_cast<std::uint64_t>(experts.experts.id(slot)), blob);
+    unpack_expert(plan, plan.ranks.front(), blob, expert);
+    for (const PackedSegment& segment : plan.layout.segments) {
+      const auto& tensor = expert.tensors[static_cast<std::size_t>(segment.segment)];
+      file.write(reinterpret_cast<const char*>(tensor.data()),
+                 static_cast<std::streamsize>(tensor.size()));
+    }
+  }
+  file.close();
+  require_written(file, path);
+}
+
+Json problem_of(const ShardPlan& plan, const LayerSpec& spec, const BlobSource& experts,
+                PeerLayout layout, unsigned threads) {
   Json problem;
   problem.set("format", name_of(plan.format)).set("act_format", name_of(plan.act_format));
   problem.set("hidden", plan.hidden).set("inter", plan.ranks.front().slice.rows.count.value);
   problem.set("experts", experts.experts.count()).set("first_expert", experts.experts.id(0));
   problem.set("top_k", spec.top_k).set("activation", name_of(spec.activation));
   problem.set("limit", spec.activation_limit ? Json(*spec.activation_limit) : Json());
-  return problem.set("stride", plan.layout.stride).set("segments", std::move(segments));
+  problem.set("threads", threads);
+  return problem.set("stride", layout.stride).set("segments", std::move(layout.segments));
+}
+
+struct PeerInput {
+  const ShardPlan& plan;
+  const LayerSpec& spec;
+  const BlobSource& experts;
+  unsigned threads = 1;
+};
+
+// Everything that the script reads before its first point; answers where the script is.
+std::filesystem::path write_all(BenchPeer peer, const std::filesystem::path& folder,
+                                const PeerInput& input) {
+  const bool logical = peer == BenchPeer::ggml;
+  const std::filesystem::path script = folder / "peer.py";
+  write_text(script, logical ? kGgmlPeerScript : kPeerScript);
+  PeerLayout layout = logical ? logical_layout(input.plan, make_unpacked(input.plan, std::byte{0}))
+                              : packed_layout(input.plan);
+  write_text(
+      folder / "problem.json",
+      problem_of(input.plan, input.spec, input.experts, std::move(layout), input.threads).dump());
+  if (logical)
+    write_logical(folder / "weights.bin", input.plan, input.experts);
+  else
+    write_packed(folder / "weights.bin", input.experts);
+  return script;
 }
 
 double differ_pct(const std::vector<double>& first, const std::vector<double>& second) {
@@ -69,7 +155,7 @@ std::vector<double> joined(std::vector<double> first, const std::vector<double>&
 
 }  // namespace
 
-void require_peer_runs(const ShardPlan& plan) {
+void require_peer_runs(BenchPeer peer, const ShardPlan& plan) {
   const auto refuse = [](std::string message, std::string expected, std::string got) {
     throw Error(ErrorCode::usage, {.code = "MOXIE-B005",
                                    .message = std::move(message),
@@ -83,6 +169,15 @@ void require_peer_runs(const ShardPlan& plan) {
   if (!plan.ranks.front().experts.range())
     refuse("a peer runs neighbouring experts", "--placement contiguous",
            std::string(name_of(plan.placement.kind)));
+  if (peer == BenchPeer::ggml) {
+    const bool near = plan.act_format == ActFormat::bf16 || plan.act_format == ActFormat::int8 ||
+                      plan.act_format == ActFormat::int8x2;
+    if (!near)
+      refuse("ggml has other activations", "bf16, int8 or int8x2",
+             std::string(name_of(plan.act_format)));
+    if (plan.tp > 1) refuse("ggml runs whole experts", "--tp 1", fmt::to_string(plan.tp));
+    return;
+  }
   const bool runs = plan.act_format == ActFormat::bf16 || plan.act_format == ActFormat::fp8 ||
                     plan.act_format == ActFormat::fp8x2;
   if (!runs)
@@ -92,27 +187,23 @@ void require_peer_runs(const ShardPlan& plan) {
     refuse("no peer reads this layout", "linear", std::string(name_of(plan.layout.kind)));
 }
 
-std::filesystem::path Peer::write_all(const std::filesystem::path& folder, const ShardPlan& plan,
-                                      const LayerSpec& spec, const PackedExperts& experts) {
-  const std::filesystem::path script = folder / "peer.py";
-  write_text(script, kPeerScript);
-  write_text(folder / "problem.json", problem_of(plan, spec, experts).dump());
-  write_bytes(folder / "weights.bin", experts.blobs);
-  return script;
-}
-
 Peer::Peer(BenchPeer peer, const std::string& python, const ShardPlan& plan, const LayerSpec& spec,
-           const PackedExperts& experts)
-    : process_({python, write_all(folder_.path(), plan, spec, experts).string(),
+           const BlobSource& experts, unsigned threads)
+    : process_({python,
+                write_all(peer, folder_.path(),
+                          {.plan = plan, .spec = spec, .experts = experts, .threads = threads})
+                    .string(),
                 std::string(name_of(peer)), folder_.path().string()}),
-      limit_(plan.act_format == ActFormat::bf16 ? kBf16Limit : kFp8Limit) {
+      limit_(peer == BenchPeer::ggml              ? kInt8Limit
+             : plan.act_format == ActFormat::bf16 ? kBf16Limit
+                                                  : kFp8Limit) {
   const Json ready = process_.answer();
   if (const Json* versions = ready.find("versions"); versions != nullptr) versions_ = *versions;
-  std::error_code ignored;  // it is on the device
+  std::error_code ignored;  // it is loaded
   std::filesystem::remove(folder_.path() / "weights.bin", ignored);
 }
 
-PeerFigures Peer::prepare(const BenchSets& sets, const ReplayedLayer& ours) {
+PeerFigures Peer::prepare(const BenchSets& sets, const PeerResults& ours) {
   for (std::size_t set = 0; set < sets.probes.size(); ++set) {
     const Probe& probe = sets.probes[set];
     const auto write = [&](std::string_view what, std::span<const std::byte> bytes) {
@@ -121,7 +212,7 @@ PeerFigures Peer::prepare(const BenchSets& sets, const ReplayedLayer& ours) {
     write("x", probe.x);
     write("ids", std::as_bytes(std::span(probe.topk_ids)));
     write("weights", std::as_bytes(std::span(probe.topk_weights)));
-    write("y", std::as_bytes(std::span(ours.y(set))));
+    write("y", std::as_bytes(std::span(ours(set))));
   }
   const Json answer = process_.ask(Json::object()
                                        .set("do", "point")
@@ -129,26 +220,43 @@ PeerFigures Peer::prepare(const BenchSets& sets, const ReplayedLayer& ours) {
                                        .set("tokens", sets.probes.front().tokens)
                                        .set("sets", sets.probes.size())
                                        .set("limit", limit_));
-  PeerFigures figures{.versions = versions_, .limit = limit_, .samples_us = {}};
+  PeerFigures figures{.versions = versions_, .limit = limit_, .samples_us = {}, .arms = {}};
+  if (const Json* arms = answer.find("arms"); arms != nullptr) figures.arms = *arms;
   if (const Json* arm = answer.find("arm"); arm != nullptr) figures.arm = arm->as_string();
   if (const Json* relative = answer.find("relative"); relative != nullptr)
     figures.relative = relative->as_double(figures.relative);
   return figures;
 }
 
-std::vector<double> Peer::replay(std::uint64_t replays) {
-  const Json answer = process_.ask(
-      Json::object().set("do", "go").set("replays", replays).set("warm_s", kWarmSeconds));
+Json Peer::go(std::uint64_t replays, double warm_s) {
+  return process_.ask(Json::object().set("do", "go").set("replays", replays).set("warm_s", warm_s));
+}
+
+std::vector<double> Peer::times_of(const Json& answer, std::uint64_t count) const {
   std::vector<double> times;
   if (const Json* found = answer.find("times_us"); found != nullptr && found->is_array()) {
     for (const Json& time : found->elements()) times.push_back(time.as_double());
   }
   const bool bad = std::ranges::any_of(times, [](double time) { return !(time > 0); });
-  if (times.size() == replays && !bad) return times;
+  if (times.size() == count && !bad) return times;
   throw Error(ErrorCode::environment, {.code = "MOXIE-B006",
                                        .message = "the peer does not say its times",
-                                       .expected = fmt::format("{} numbers above 0", replays),
+                                       .expected = fmt::format("{} numbers above 0", count),
                                        .got = answer.dump_compact()});
+}
+
+std::vector<double> Peer::replay(std::uint64_t replays) {
+  return times_of(go(replays, kWarmSeconds), replays);
+}
+
+std::vector<PeerCall> Peer::call(std::uint64_t calls) {
+  const Json answer = go(calls, 0);
+  std::vector<PeerCall> made;
+  for (const double us : times_of(answer, calls)) made.push_back({.us = us});
+  const Json* waits = answer.find("core_wait");
+  for (std::size_t i = 0; waits != nullptr && i < waits->elements().size() && i < made.size(); ++i)
+    made[i].core_wait = waits->elements()[i].as_double();
+  return made;
 }
 
 void measure_alternately(std::uint64_t samples, ReplayedLayer& ours, Peer& theirs,

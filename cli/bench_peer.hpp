@@ -2,7 +2,9 @@
 // Another implementation on the same weights and routing sets, in a process of its own.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,26 +17,38 @@
 
 namespace moxie::cli {
 
-// Refuses what no peer runs: Error(usage) MOXIE-B005 for several ranks, an activation format or a
-// layout of weights that is not theirs.
-void require_peer_runs(const ShardPlan& plan);
+// Refuses what the peer does not run: Error(usage) MOXIE-B005 for several ranks, an activation
+// format or a layout of weights that is not its own.
+void require_peer_runs(BenchPeer peer, const ShardPlan& plan);
+
+// One of a peer's calls on the CPU.
+struct PeerCall {
+  double us = 0;
+  double core_wait = 0;  // share of it that the peer's threads waited for a core
+};
+
+// Our bf16 result of a set.
+using PeerResults = std::function<const std::vector<std::uint16_t>&(std::size_t set)>;
 
 class Peer {
  public:
-  // Writes the only rank's experts to a temporary folder and starts the peer, which loads them.
-  // Errors: as PeerProcess; Error(environment) MOXIE-E001 when the disk does not take them.
+  // Writes the only rank's experts to a temporary folder and starts the peer, which loads them;
+  // `threads` are for those on the CPU. Errors: as PeerProcess; Error(environment) MOXIE-E001 when
+  // the disk does not take them.
   Peer(BenchPeer peer, const std::string& python, const ShardPlan& plan, const LayerSpec& spec,
-       const PackedExperts& experts);
+       const BlobSource& experts, unsigned threads);
 
-  // Hands over the sets of a point and our results. What comes back says how near the peer's are.
-  PeerFigures prepare(const BenchSets& sets, const ReplayedLayer& ours);
+  // Hands over the sets of a point and our bf16 result of each. What comes back says how near the
+  // peer's are.
+  PeerFigures prepare(const BenchSets& sets, const PeerResults& ours);
   // Times of the prepared point, of one call each, after kWarmSeconds.
   std::vector<double> replay(std::uint64_t replays);
+  // Calls on the CPU, the sets in turn, after one that is not counted.
+  std::vector<PeerCall> call(std::uint64_t calls);
 
  private:
-  [[nodiscard]] static std::filesystem::path write_all(const std::filesystem::path& folder,
-                                                       const ShardPlan& plan, const LayerSpec& spec,
-                                                       const PackedExperts& experts);
+  [[nodiscard]] Json go(std::uint64_t replays, double warm_s);
+  [[nodiscard]] std::vector<double> times_of(const Json& answer, std::uint64_t count) const;
 
   TemporaryFolder folder_;
   PeerProcess process_;

@@ -59,6 +59,25 @@ Json bench_check_json(const BenchPoint& point) {
       .set("tokens", point.check.tokens);
 }
 
+Json noise_json(std::uint64_t rejected_samples, bool quiet) {
+  return Json::object()
+      .set("limit_pct", 100 * kMostCoreWait)
+      .set("rejected_samples", rejected_samples)
+      .set("quiet", quiet);
+}
+
+// Of calls: with every rate that was measured.
+Json calls_ceiling_json(const BenchSetting& setting, const PlanCeiling& ceiling,
+                        const Rates& rates) {
+  Json json = ceiling_json(ceiling, rates);
+  if (!std::isfinite(ceiling.read_gbps)) return json;
+  const Ceilings& all = setting.ceilings;
+  const auto rate = [](double value) { return value > 0 ? Json(value) : Json(); };
+  json.set("nearer", rates.percent > 0 ? Json(rates.reads ? "read" : "arithmetic") : Json());
+  json.set("fp32_tflops", rate(all.fp32_tflops)).set("bf16_tflops", rate(all.bf16_tflops));
+  return json.set("vnni_tops", rate(all.vnni_tops)).set("maddubs_tops", rate(all.maddubs_tops));
+}
+
 Json timing_json(const BenchPoint& point) {
   if (point.samples_us.empty()) return {};
   const SampleSummary summary = summarise(point.samples_us);
@@ -71,7 +90,11 @@ Json timing_json(const BenchPoint& point) {
   else
     timing.set("host_us", summary.median_us);
   timing.set("passes_differ_pct", point.passes_differ_pct);
-  return timing.set("rejected", point.passes_differ_pct > kMostPassesDiffer);
+  timing.set("rejected", point.passes_differ_pct > kMostPassesDiffer);
+  if (!point.paired) return timing;
+  timing.set("read_fraction", number_or_null(point.paired->read_fraction));
+  timing.set("read_gbps", point.paired->read_gbps);
+  return timing.set("noise", noise_json(point.paired->rejected_samples, point.paired->quiet));
 }
 
 // What a GPU reads and does at least, and how far a graph is from it.
@@ -92,11 +115,13 @@ Json graph_ceiling_json(const BenchSetting& setting, const BenchPoint& point, do
   return ceiling.set("read_curve", std::move(curve));
 }
 
-Json peer_json(const PeerFigures& peer, double our_median_us) {
+Json peer_json(const PeerFigures& peer, double our_median_us, bool on_cpu) {
   Json json;
   json.set("arm", peer.arm).set("versions", peer.versions);
   json.set("relative", number_or_null(peer.relative)).set("limit", peer.limit);
-  json.set("outside_timed_region", "sorting slots by expert");
+  if (peer.arms.is_array()) json.set("arms", peer.arms);
+  json.set("outside_timed_region",
+           on_cpu ? "copying x, ids and weights" : "sorting slots by expert");
   if (peer.samples_us.empty()) return json.set("timing", Json()).set("ratio", Json());
   const SampleSummary summary = summarise(peer.samples_us);
   Json timing;
@@ -104,6 +129,7 @@ Json peer_json(const PeerFigures& peer, double our_median_us) {
   timing.set("iqr_us", summary.iqr_us).set("p10", summary.p10_us).set("p90", summary.p90_us);
   timing.set("passes_differ_pct", peer.passes_differ_pct)
       .set("rejected", peer.passes_differ_pct > kMostPassesDiffer);
+  if (on_cpu) timing.set("noise", noise_json(peer.rejected_samples, peer.quiet));
   return json.set("timing", std::move(timing)).set("ratio", summary.median_us / our_median_us);
 }
 
@@ -128,11 +154,10 @@ std::string repro_of(const BenchSetting& setting, const BenchPoint& point) {
   if (setting.hidden) line += fmt::format(" --hidden {}", *setting.hidden);
   if (setting.inter) line += fmt::format(" --inter {}", *setting.inter);
   if (setting.rank) line += fmt::format(" --rank {}", *setting.rank);
-  if (plan.target == Target::cpu && setting.weights == BenchWeights::synth) return line;
   if (setting.makes_weights) line += fmt::format(" --weights {}", name_of(setting.weights));
-  line += fmt::format(" --mode {}", name_of(setting.way));
+  if (plan.target != Target::cpu) line += fmt::format(" --mode {}", name_of(setting.way));
   if (setting.peer) line += fmt::format(" --vs {}", name_of(*setting.peer));
-  if (point.mode == BenchMode::graph) line += fmt::format(" --sets {}", point.sets.size());
+  if (!point.sets.empty()) line += fmt::format(" --sets {}", point.sets.size());
   return line;
 }
 
@@ -155,7 +180,9 @@ std::string_view name_of(BenchWeights weights) {
   return weights == BenchWeights::synth ? "synth" : "random";
 }
 
-std::string_view name_of(BenchPeer peer) { return peer == BenchPeer::torch ? "torch" : "humming"; }
+std::string_view name_of(BenchPeer peer) {
+  return peer == BenchPeer::torch ? "torch" : peer == BenchPeer::humming ? "humming" : "ggml";
+}
 
 Json device_json() {
   const GpuReport report = list_gpus();
@@ -184,7 +211,8 @@ Json record_of(const BenchSetting& setting, const BenchPoint& point) {
   const auto now =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
   const double median = point.samples_us.empty() ? 0 : summarise(point.samples_us).median_us;
-  const Rates rates = rates_of(point.work, setting.ceilings, point.tokens, median);
+  const PlanCeiling ceiling = ceiling_of(setting.ceilings, point.plan->act_format);
+  const Rates rates = rates_of(point.work, ceiling, point.tokens, median);
   Json slots = Json::array();
   for (const std::uint64_t count : point.rank_slots) slots.push_back(count);
   Json record;
@@ -202,8 +230,9 @@ Json record_of(const BenchSetting& setting, const BenchPoint& point) {
   record.set("stages", stages_json(point.traces)).set("work", work_json(point.work));
   record.set("rate", Json::object().set("tflops", rates.tflops).set("gbps", rates.gbps));
   record.set("ceiling", point.floor ? graph_ceiling_json(setting, point, median)
-                                    : ceiling_json(setting.ceilings, rates));
-  if (point.peer) record.set("vs", peer_json(*point.peer, median));
+                                    : calls_ceiling_json(setting, ceiling, rates));
+  if (point.peer)
+    record.set("vs", peer_json(*point.peer, median, point.plan->target == Target::cpu));
   return record.set("findings", to_json(point.findings));
 }
 

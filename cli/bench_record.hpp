@@ -69,8 +69,20 @@ struct PeerFigures {
   double limit = 0;  // beyond which it is not timed
   std::vector<double> samples_us;
   double passes_differ_pct = 0;
+  Json arms;  // [{arm, relative, median_us}] of those it chose from, or null
+  std::uint64_t rejected_samples = 0;  // on the CPU: whose threads waited for a core
+  bool quiet = true;                   // on the CPU: enough did not
 
   [[nodiscard]] bool agrees() const { return relative <= limit; }
+};
+
+// What read tests beside each call and the waits of threads say of a point on the CPU; medians of
+// the samples that count.
+struct PairedFigures {
+  double read_fraction = 0;  // rate of weight bytes over that of the read tests beside
+  double read_gbps = 0;      // of these tests
+  std::uint64_t rejected_samples = 0;
+  bool quiet = true;  // false: the quietest samples count, for too few were quiet enough
 };
 
 struct BenchPoint {
@@ -84,12 +96,13 @@ struct BenchPoint {
   CheckFigures check;
   std::vector<Finding> findings;  // of the check
   BenchMode mode = BenchMode::cold;
-  std::vector<double> samples_us;   // empty when the check failed
-  double passes_differ_pct = 0;     // medians of the two halves of the samples
-  std::vector<BenchSetWork> sets;   // of a graph; `work` is their mean then
-  double eager_us = 0;              // of a graph: one of its calls, eagerly
-  std::optional<BenchFloor> floor;  // of a graph
-  std::optional<PeerFigures> peer;  // of a graph
+  std::vector<double> samples_us;       // empty when the check failed
+  double passes_differ_pct = 0;         // medians of the two halves of the samples
+  std::vector<BenchSetWork> sets;       // empty for calls on one set; else `work` is their mean
+  double eager_us = 0;                  // of a graph: one of its calls, eagerly
+  std::optional<BenchFloor> floor;      // of a graph
+  std::optional<PairedFigures> paired;  // of calls on the CPU
+  std::optional<PeerFigures> peer;      // of a graph, and of cold calls on the CPU
   std::vector<Trace> traces;
 };
 

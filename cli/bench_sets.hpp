@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inputs of one graph: independent routing sets, so that each call reads its experts from
+// The inputs of one point: independent routing sets, so that each call reads its experts from
 // memory.
 #pragma once
 
@@ -21,7 +21,7 @@ struct BenchSets {
 // As many as keep a graph longer than its launch and its experts larger than a cache.
 std::uint64_t default_sets(std::uint64_t tokens);
 
-// The one set of calls that are made eagerly: as make_run_probe() makes it.
+// The one set of calls that are made eagerly on a GPU: as make_run_probe() makes it.
 BenchSets make_set(const RunArgs& args, const RunSubject& subject);
 
 // Probes from the seeds args.seed, args.seed + 1, …, leaving out those without a slot for a rank

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -16,8 +17,14 @@ namespace {
 
 std::vector<std::string> head_of(BenchWay way, std::optional<BenchPeer> peer) {
   if (way == BenchWay::eager) {
-    return {"tokens", "tp",      "mode",         "ms, median [IQR]", "tokens/s",
-            "GB/s",   "Tflop/s", "% of ceiling", "err/bound"};
+    std::vector<std::string> head = {"tokens",       "tp",       "mode",         "ms, median [IQR]",
+                                     "tokens/s",     "GB/s",     "of read test", "Tflop/s",
+                                     "% of ceiling", "err/bound"};
+    if (peer) {
+      head.push_back(fmt::format("{} ms", name_of(*peer)));
+      head.push_back(fmt::format("{} / ours, > 1: ours is faster", name_of(*peer)));
+    }
+    return head;
   }
   std::vector<std::string> head = {"tokens", "tp",      "mode", "us, median [IQR]", "floor us",
                                    "ratio",  "experts", "GB/s", "Tflop/s",          "err/bound"};
@@ -37,7 +44,8 @@ void BenchTable::add(const BenchPoint& point) {
   last_ = point.plan;
   const bool timed = !point.samples_us.empty();
   const SampleSummary summary = timed ? summarise(point.samples_us) : SampleSummary{};
-  const Rates rates = rates_of(point.work, ceilings_, point.tokens, summary.median_us);
+  const Rates rates = rates_of(point.work, ceiling_of(ceilings_, point.plan->act_format),
+                               point.tokens, summary.median_us);
   std::vector<std::string> row = {fmt::to_string(point.tokens), fmt::to_string(point.whole->tp),
                                   std::string(name_of(point.mode))};
   const auto figure = [&](std::string text) { row.push_back(timed ? std::move(text) : "-"); };
@@ -52,13 +60,20 @@ void BenchTable::add(const BenchPoint& point) {
     figure(fmt::format("{:.1f}", rates.tokens_per_s));
   }
   figure(fmt::format("{:.2f}", rates.gbps));
+  if (way_ == BenchWay::eager) {
+    const bool known = point.paired && std::isfinite(point.paired->read_fraction);
+    row.push_back(known ? fmt::format("{:.3f}", point.paired->read_fraction) : "-");
+  }
   figure(fmt::format("{:.4f}", rates.tflops));
   if (way_ == BenchWay::eager) figure(percent_text(rates.percent));
   row.push_back(fmt::format("{:.3f}", point.check.whole.max_err_over_bound));
-  if (way_ == BenchWay::graph && peer_) {
+  if (peer_) {
     const bool ran = point.peer && !point.peer->samples_us.empty();
     const double theirs = ran ? summarise(point.peer->samples_us).median_us : 0;
-    row.push_back(ran ? fmt::format("{:.1f}", theirs) : "-");
+    const bool graph = way_ == BenchWay::graph;
+    row.push_back(!ran    ? "-"
+                  : graph ? fmt::format("{:.1f}", theirs)
+                          : fmt::format("{:.3f}", theirs * 1e-3));
     row.push_back(ran ? fmt::format("{:.3f}", theirs / summary.median_us) : "-");
   }
   table_.add_row(std::move(row));
@@ -68,7 +83,8 @@ std::string BenchTable::method(const BenchSetting& setting) const {
   if (way_ == BenchWay::eager) {
     return fmt::format(
         "Inside the timed region: one call, slots to bf16 result; outside: routing, packing, "
-        "checks.\nCeilings measured in this process: {}.",
+        "checks.\nOf read test: weight bytes a second over those of the read tests beside each "
+        "call.\nCeilings measured in this process: {}.",
         ceilings_text(setting.ceilings));
   }
   std::string text =

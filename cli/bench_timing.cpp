@@ -47,8 +47,8 @@ bool is_rounded(const std::vector<std::uint16_t>& bf16, const std::vector<float>
   return true;
 }
 
-double TimedLayer::call() {
-  LayerIo io = io_of(probe_, y_.data(), DType::bf16, &flags_);
+double TimedLayer::call(std::size_t set) {
+  LayerIo io = io_of(sets_.probes[set], y_.data(), DType::bf16, &flags_);
   io.trace = &trace_;
   return call_layer(call_, io);
 }

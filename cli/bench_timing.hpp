@@ -22,18 +22,20 @@ bool is_rounded(const std::vector<std::uint16_t>& bf16, const std::vector<float>
 // One call after another into a bf16 result, as an engine would make them.
 class TimedLayer {
  public:
-  TimedLayer(const MoeLayer& layer, const Probe& probe)
-      : call_(layer, probe.tokens), probe_(probe), y_(probe.tokens * probe.hidden) {}
+  TimedLayer(const MoeLayer& layer, const BenchSets& sets)
+      : call_(layer, sets.probes.front().tokens),
+        sets_(sets),
+        y_(sets.probes.front().tokens * sets.probes.front().hidden) {}
 
-  // Microseconds of one call.
-  double call();
+  // Microseconds of one call on a set.
+  double call(std::size_t set);
   void evict() { call_.evict(); }
   [[nodiscard]] const Trace& trace() const { return trace_; }
-  [[nodiscard]] const std::vector<std::uint16_t>& y() const { return y_; }
+  [[nodiscard]] const std::vector<std::uint16_t>& y() const { return y_; }  // of the last call
 
  private:
   HostCall call_;
-  const Probe& probe_;
+  const BenchSets& sets_;
   std::vector<std::uint16_t> y_;  // [tokens, hidden] bf16
   Trace trace_;
   std::uint32_t flags_ = 0;

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "moxie/catalog.hpp"
@@ -72,23 +74,46 @@ std::string percent_text(double percent) {
 
 std::string ceilings_text(const Ceilings& ceilings) {
   if (!std::isfinite(ceilings.read_gbps)) return "not measured on a GPU";
-  return fmt::format("{:.1f} GB/s read, {:.4f} Tflop/s fp32 with baseline instructions",
-                     ceilings.read_gbps, ceilings.fp32_tflops);
+  std::string text = fmt::format("{:.1f} GB/s read", ceilings.read_gbps);
+  const auto add = [&](double rate, std::string_view what) {
+    if (rate > 0) text += fmt::format(", {:.3f} {}", rate, what);
+  };
+  add(ceilings.bf16_tflops, "Tflop/s bf16");
+  add(ceilings.vnni_tops, "Top/s int8 by VNNI");
+  add(ceilings.maddubs_tops, "Top/s int8 by AVX2");
+  add(ceilings.fp32_tflops, "Tflop/s fp32 with baseline instructions");
+  return text;
 }
 
-Rates rates_of(const RunWork& work, const Ceilings& ceilings, std::uint64_t tokens,
+PlanCeiling ceiling_of(const Ceilings& ceilings, ActFormat act_format) {
+  const auto first_of = [&](std::initializer_list<double> rates) {
+    for (const double rate : rates) {
+      if (rate > 0) return rate;
+    }
+    return ceilings.fp32_tflops;
+  };
+  PlanCeiling ceiling{.read_gbps = ceilings.read_gbps, .tflops = ceilings.fp32_tflops};
+  const double int8 = first_of({ceilings.vnni_tops, ceilings.maddubs_tops});
+  if (act_format == ActFormat::bf16) ceiling.tflops = first_of({ceilings.bf16_tflops});
+  if (act_format == ActFormat::int8) ceiling.tflops = int8;
+  if (act_format == ActFormat::int8x2) ceiling.tflops = int8 / 2;
+  return ceiling;
+}
+
+Rates rates_of(const RunWork& work, const PlanCeiling& ceiling, std::uint64_t tokens,
                double median_us) {
   const double seconds = median_us * 1e-6;
   if (!(seconds > 0)) return {};
   const auto flops = static_cast<double>(work.flops);
   const auto bytes = static_cast<double>(work.bytes_weights + work.bytes_acts);
-  const double read_s = bytes / (ceilings.read_gbps * 1e9);
-  const double flops_s = flops / (ceilings.fp32_tflops * 1e12);
+  const double read_s = bytes / (ceiling.read_gbps * 1e9);
+  const double flops_s = flops / (ceiling.tflops * 1e12);
   const double least = read_s < flops_s ? flops_s : read_s;  // NaN without ceilings
   return {.tokens_per_s = static_cast<double>(tokens) / seconds,
           .tflops = flops / seconds * 1e-12,
           .gbps = bytes / seconds * 1e-9,
-          .percent = least / seconds * 100};
+          .percent = least / seconds * 100,
+          .reads = read_s > flops_s};
 }
 
 double stage_median_us(std::span<const Trace> traces, Stage stage) {
@@ -170,10 +195,10 @@ Json work_json(const RunWork& work) {
       .set("bytes_acts", work.bytes_acts);
 }
 
-Json ceiling_json(const Ceilings& ceilings, const Rates& rates) {
+Json ceiling_json(const PlanCeiling& ceiling, const Rates& rates) {
   return Json::object()
-      .set("gbps_measured", number_or_null(ceilings.read_gbps))
-      .set("tflops_measured", number_or_null(ceilings.fp32_tflops))
+      .set("gbps_measured", number_or_null(ceiling.read_gbps))
+      .set("tflops_measured", number_or_null(ceiling.tflops))
       .set("percent", number_or_null(rates.percent));
 }
 

@@ -39,6 +39,7 @@ struct Rates {
   double tflops = 0;
   double gbps = 0;
   double percent = 0;  // of what the nearer of the two ceilings allows
+  bool reads = false;  // which is the read ceiling
 };
 // What this machine reaches now with so many threads (0: all); NaN for a GPU, where none is
 // measured.
@@ -47,7 +48,17 @@ Ceilings ceilings_of(Target target, unsigned threads);
 std::string percent_text(double percent);
 std::string ceilings_text(const Ceilings& ceilings);
 
-Rates rates_of(const RunWork& work, const Ceilings& ceilings, std::uint64_t tokens,
+// What one plan's calls are held against.
+struct PlanCeiling {
+  double read_gbps = 0;
+  double tflops = 0;
+};
+// With the rate of the products that this machine would make of these activations: bf16 by
+// AVX512-BF16, int8 by VNNI or else by AVX2, int8x2 at half of that because it makes every product
+// twice, everything else in fp32.
+PlanCeiling ceiling_of(const Ceilings& ceilings, ActFormat act_format);
+
+Rates rates_of(const RunWork& work, const PlanCeiling& ceiling, std::uint64_t tokens,
                double median_us);
 
 double stage_median_us(std::span<const Trace> traces, Stage stage);
@@ -75,7 +86,7 @@ Json check_json(const CheckFigures& figures);
 bool has_stage_times(std::span<const Trace> traces);
 Json stages_json(std::span<const Trace> traces);
 Json work_json(const RunWork& work);
-Json ceiling_json(const Ceilings& ceilings, const Rates& rates);
+Json ceiling_json(const PlanCeiling& ceiling, const Rates& rates);
 // `routed`: whether the model's router ran.
 Json kernels_json(const ShardPlan& plan, bool routed);
 

@@ -410,16 +410,18 @@ void add_bench_options(CLI::App* verb, BenchArgs& args) {
   add_count<std::uint64_t>(verb, "--inter", args.inter,
                            "intermediate width of a named problem, or a rank's share of it",
                            std::uint64_t{1});
-  add_choice<BenchWeights>(verb, "--weights", args.weights,
-                           {BenchWeights::synth, BenchWeights::random},
-                           "of a named problem (default random for calls on a GPU, else synth)");
+  add_choice<BenchWeights>(
+      verb, "--weights", args.weights, {BenchWeights::synth, BenchWeights::random},
+      "of a named problem (default random for calls on a GPU, with --vs and for more than "
+      "16 experts, else synth)");
   add_choice<BenchWay>(verb, "--mode", args.way, {BenchWay::eager, BenchWay::graph},
                        "cold and warm calls, or replays (default graph on a GPU, else eager)");
   add_count<std::uint64_t>(verb, "--sets", args.sets,
-                           "routing sets in a graph (default 8 to 64 tokens, 4 to 512, else 2)",
+                           "routing sets in turn (default 8 to 64 tokens, 4 to 512, else 2)",
                            std::uint64_t{1});
-  add_choice<BenchPeer>(verb, "--vs", args.peer, {BenchPeer::torch, BenchPeer::humming},
-                        "times it too, in alternation, on one rank of a GPU");
+  add_choice<BenchPeer>(verb, "--vs", args.peer,
+                        {BenchPeer::torch, BenchPeer::humming, BenchPeer::ggml},
+                        "times it too, in alternation, on one rank of a GPU; ggml: on the CPU");
   verb->add_option("--python", args.python, "the interpreter of --vs (default python3)");
   add_count<unsigned>(verb, "--rank", args.rank, "one rank of the plan alone, with random weights");
   add_tp_list(verb, args.plan);

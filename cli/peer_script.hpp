@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// tools/peers/peer.py, as it was when this was built.
+// The scripts of tools/peers, as they were when this was built.
 #pragma once
 
 #include <string_view>
 
 namespace moxie::cli {
 
-extern const std::string_view kPeerScript;
+extern const std::string_view kPeerScript;      // peer.py: torch and humming
+extern const std::string_view kGgmlPeerScript;  // ggml_peer.py
 
 }  // namespace moxie::cli

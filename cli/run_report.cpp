@@ -19,7 +19,8 @@ namespace {
 double median_us(const PlanRun& run) { return summarise(run.samples_us).median_us; }
 
 Rates rates_of(const RunReport& report, const PlanRun& run) {
-  return cli::rates_of(report.work, report.ceilings, report.probe->probe.tokens, median_us(run));
+  return cli::rates_of(report.work, ceiling_of(report.ceilings, run.plan->act_format),
+                       report.probe->probe.tokens, median_us(run));
 }
 
 template <class Range>
@@ -65,7 +66,7 @@ Json run_json(const RunReport& report, const PlanRun& run) {
   if (report.trace) json.set("trace", trace_json(run));
   json.set("work", work_json(report.work));
   json.set("rate", Json::object().set("tflops", rates.tflops).set("gbps", rates.gbps));
-  json.set("ceiling", ceiling_json(report.ceilings, rates));
+  json.set("ceiling", ceiling_json(ceiling_of(report.ceilings, plan.act_format), rates));
   if (has_act_scales(plan)) json.set("act_scales", act_scales_json(plan, run.act_stats));
   json.set("check", run.check ? check_json(*run.check) : Json());
   return json;
@@ -185,8 +186,9 @@ std::vector<Finding> rate_findings(const RunReport& report, const PlanRun& run) 
   };
   warn("the byte", "GB/s", rates.gbps, report.ceilings.read_gbps,
        "weights that stay in a cache are not read from memory");
-  warn("the arithmetic", "Tflop/s", rates.tflops, report.ceilings.fp32_tflops,
-       "the ceiling is of baseline instructions");
+  warn("the arithmetic", "Tflop/s", rates.tflops,
+       ceiling_of(report.ceilings, run.plan->act_format).tflops,
+       "the kernel multiplies with wider instructions than the ceiling's");
   return findings;
 }
 

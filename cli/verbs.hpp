@@ -125,7 +125,7 @@ enum class BenchWeights : std::uint8_t { synth, random };
 std::string_view name_of(BenchWeights weights);
 
 // Who else runs a point, in alternation.
-enum class BenchPeer : std::uint8_t { torch, humming };
+enum class BenchPeer : std::uint8_t { torch, humming, ggml };
 std::string_view name_of(BenchPeer peer);
 
 struct BenchArgs {
@@ -136,7 +136,7 @@ struct BenchArgs {
   std::optional<BenchWay> way;          // default: graph on a GPU
   std::optional<BenchWeights> weights;  // default: random on a GPU
   std::optional<unsigned> rank;         // alone
-  std::optional<std::uint64_t> sets;    // of a graph
+  std::optional<std::uint64_t> sets;    // of routing
   std::optional<BenchPeer> peer;
   std::string python = "python3";  // that runs the peer
   GivenPlan plan;

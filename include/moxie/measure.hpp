@@ -3,8 +3,10 @@
 // build, the host; the rate at which files are read; and order statistics of samples.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,10 +17,47 @@ namespace moxie {
 
 // What this machine reaches with `threads` threads, measured now.
 struct Ceilings {
-  double read_gbps = 0;    // 1e9 bytes per second, all threads reading memory once
-  double fp32_tflops = 0;  // 1e12 multiplications and additions per second, baseline instructions
+  double read_gbps = 0;  // 1e9 bytes per second, all threads reading memory once
+  // 1e12 multiplications and additions per second; 0 where the processor lacks the instructions.
+  double fp32_tflops = 0;   // baseline instructions
+  double bf16_tflops = 0;   // AVX512-BF16
+  double vnni_tops = 0;     // 8-bit products into 32-bit sums, AVX512-VNNI
+  double maddubs_tops = 0;  // 8-bit products into 16-bit sums, AVX2
 };
 MOXIE_API Ceilings measure_ceilings(unsigned threads);
+
+// Reads memory that no cache holds, each thread one linear stream over its own share: what a kernel
+// that waits for memory is held against. Memory has fast and slow phases, so the test is taken
+// right beside what is measured; it leaves no line of that in the caches.
+class MOXIE_API ReadTest {
+ public:
+  explicit ReadTest(unsigned threads);
+  double gbps();  // 1e9 bytes per second, now
+
+ private:
+  unsigned threads_;
+  std::uint64_t share_;                  // bytes a thread reads in one test
+  std::unique_ptr<std::byte[]> memory_;  // [2, threads, share]
+  bool half_ = false;
+};
+
+// How long the threads of this process waited for a core since start(), as a share of the time
+// gone by: ready and not running, as the scheduler counts it for all threads together, and what the
+// host took of a virtual machine, in ticks of 10 ms of which one is forgiven. 0 where the system
+// does not say.
+class MOXIE_API CoreWait {
+ public:
+  CoreWait() { start(); }
+  void start();
+  [[nodiscard]] double share() const;
+
+ private:
+  std::uint64_t start_ns_ = 0;
+  std::uint64_t delay_ns_ = 0;
+  std::uint64_t steal_ticks_ = 0;
+};
+// A sample whose threads waited longer than this says more about the machine than about the code.
+inline constexpr double kMostCoreWait = 0.02;
 
 // How long a GPU takes to read bytes of its memory once and do nothing else.
 struct ReadPoint {
@@ -47,7 +86,8 @@ MOXIE_API double measure_host_to_device(std::uint64_t bytes);
 // where the system does not say. Page-locked memory of a GPU's driver may be left out.
 struct HostMemory {
   std::uint64_t resident_bytes = 0;
-  std::uint64_t peak_bytes = 0;  // most that was resident at once
+  std::uint64_t peak_bytes = 0;       // most that was resident at once
+  std::uint64_t available_bytes = 0;  // that programs may still take, of the whole machine
 };
 MOXIE_API HostMemory host_memory();
 // Starts the peak over from what is resident now; false where the system does not allow it.

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two loops that do nothing but what they measure: reading memory, and multiplying and adding in
-// registers.
+// Reading memory, and multiplying and adding in registers: the best of a few passes.
 #include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <system_error>
 
 #include "base/parallel.hpp"
 #include "measure/cache_size.hpp"
+#include "measure/pinned_loops.hpp"
 #include "moxie/measure.hpp"
 
 namespace moxie {
 
 namespace {
 
-constexpr unsigned kPasses = 3;                               // the best counts; one more warms up
-constexpr std::uint64_t kPartWords = std::uint64_t{1} << 17;  // 1 MiB
+constexpr unsigned kPasses = 3;  // the best counts; one more warms up
 
 double seconds_of(const auto& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -38,25 +36,11 @@ double best_seconds(const auto& work) {
 std::atomic<std::uint64_t> sink;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 double measure_read(unsigned threads) {
-  const std::uint64_t parts = memory_beyond_caches(4) / (kPartWords * sizeof(std::uint64_t));
-  const auto words = std::make_unique_for_overwrite<std::uint64_t[]>(parts * kPartWords);
-  // Pages that were never written are all the same one.
-  parallel_team(threads, [&](Team& team) {
-    team.for_each(parts, [&](std::uint64_t part) {
-      std::fill_n(words.get() + part * kPartWords, kPartWords, part);
-    });
-  });
-  const double seconds = best_seconds([&] {
-    parallel_team(threads, [&](Team& team) {
-      team.for_each(parts, [&](std::uint64_t part) {
-        const std::uint64_t* from = words.get() + part * kPartWords;
-        std::uint64_t sum = 0;
-        for (std::uint64_t i = 0; i < kPartWords; ++i) sum += from[i];
-        sink.fetch_add(sum, std::memory_order_relaxed);
-      });
-    });
-  });
-  return static_cast<double>(parts * kPartWords * sizeof(std::uint64_t)) / seconds * 1e-9;
+  ReadTest test(threads);
+  (void)test.gbps();
+  double best = 0;
+  for (unsigned pass = 0; pass < kPasses; ++pass) best = std::max(best, test.gbps());
+  return best;
 }
 
 // Chains enough to hide the latency of a multiplication and an addition (4 + 4 cycles on two
@@ -81,8 +65,23 @@ float run_chains(std::uint64_t steps, float factor, float term) {
   return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
+// Items of work for each thread: many, so that a late one does not count.
+constexpr std::uint64_t kItems = 64;
+
+// 1e12 a second; 0 without a loop.
+double measure_loop(const measure::RegisterLoop& loop, unsigned threads) {
+  if (loop.run == nullptr) return 0;
+  constexpr std::uint64_t kLoopSteps = 40'000;
+  const std::uint64_t items = kItems * threads;
+  const double seconds = best_seconds([&] {
+    parallel_team(threads, [&](Team& team) {
+      team.for_each(items, [&](std::uint64_t /*item*/) { loop.run(kLoopSteps); });
+    });
+  });
+  return static_cast<double>(items * kLoopSteps) * loop.ops / seconds * 1e-12;
+}
+
 double measure_fp32(unsigned threads) {
-  constexpr std::uint64_t kItems = 64;  // more than threads, so that a late one does not count
   const std::uint64_t items = kItems * threads;
   const volatile float factor = 0.5F;
   const volatile float term = 1.0F;
@@ -128,7 +127,11 @@ std::uint64_t memory_beyond_caches(std::uint64_t times) {
 
 Ceilings measure_ceilings(unsigned threads) {
   const unsigned team = std::clamp(threads, 1U, usable_threads());
-  return {.read_gbps = measure_read(team), .fp32_tflops = measure_fp32(team)};
+  return {.read_gbps = measure_read(team),
+          .fp32_tflops = measure_fp32(team),
+          .bf16_tflops = measure_loop(measure::bf16_loop(), team),
+          .vnni_tops = measure_loop(measure::vnni_loop(), team),
+          .maddubs_tops = measure_loop(measure::maddubs_loop(), team)};
 }
 
 }  // namespace moxie

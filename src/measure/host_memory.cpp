@@ -15,6 +15,11 @@ HostMemory host_memory() {
     if (word == "VmHWM:" && file >> kib) memory.peak_bytes = kib * 1024;
     if (word == "VmRSS:" && file >> kib) memory.resident_bytes = kib * 1024;
   }
+  std::ifstream machine("/proc/meminfo");
+  for (std::string word; machine >> word;) {
+    std::uint64_t kib = 0;
+    if (word == "MemAvailable:" && machine >> kib) memory.available_bytes = kib * 1024;
+  }
   return memory;
 }
 

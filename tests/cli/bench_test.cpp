@@ -73,8 +73,8 @@ TEST_F(Bench, C06_PrintsAColdAndAWarmRecordWithEveryKeyOfTheContract) {
         keys_of(record),
         (Names{"schema",  "ok",         "command",        "repro",   "time_utc", "build",
                "host",    "device",     "problem",        "kernels", "layout",   "kernel_width",
-               "threads", "rank_slots", "active_experts", "check",   "timing",   "stages",
-               "work",    "rate",       "ceiling",        "findings"}));
+               "threads", "rank_slots", "active_experts", "sets",    "check",    "timing",
+               "stages",  "work",       "rate",           "ceiling", "findings"}));
     expect_members(record, {{"command", Kind::text},
                             {"repro", Kind::text},
                             {"layout", Kind::text},
@@ -130,10 +130,19 @@ TEST_F(Bench, C06_PrintsAColdAndAWarmRecordWithEveryKeyOfTheContract) {
     EXPECT_GT(check.find("bound")->as_double(), 0);
 
     const Json& timing = *record.find("timing");
-    EXPECT_EQ(keys_of(timing), (Names{"mode", "samples", "median_us", "iqr_us", "p10", "p90",
-                                      "host_us", "passes_differ_pct", "rejected"}));
+    EXPECT_EQ(keys_of(timing),
+              (Names{"mode", "samples", "median_us", "iqr_us", "p10", "p90", "host_us",
+                     "passes_differ_pct", "rejected", "read_fraction", "read_gbps", "noise"}));
+    EXPECT_GT(timing.find("read_fraction")->as_double(), 0);
+    EXPECT_GT(timing.find("read_gbps")->as_double(), 0);
+    const Json& noise = *timing.find("noise");
+    EXPECT_EQ(keys_of(noise), (Names{"limit_pct", "rejected_samples", "quiet"}));
+    EXPECT_EQ(noise.find("limit_pct")->as_double(), 2);
+    // What was quiet or the quietest of it, and of a pass never more than four times what is asked.
+    EXPECT_LE(number(noise, "rejected_samples"), 24U);
     EXPECT_EQ(text(timing, "mode"), i == 0 ? "cold" : "warm");
     EXPECT_EQ(number(timing, "samples"), 6U);  // two passes of at least three
+    EXPECT_EQ(record.find("sets")->elements().size(), 8U);
     EXPECT_GT(timing.find("p10")->as_double(), 0);
     EXPECT_LE(timing.find("p10")->as_double(), timing.find("median_us")->as_double());
     EXPECT_LE(timing.find("median_us")->as_double(), timing.find("p90")->as_double());
@@ -150,7 +159,11 @@ TEST_F(Bench, C06_PrintsAColdAndAWarmRecordWithEveryKeyOfTheContract) {
     EXPECT_EQ(keys_of(*record.find("work")), (Names{"flops", "bytes_weights", "bytes_acts"}));
     EXPECT_EQ(keys_of(*record.find("rate")), (Names{"tflops", "gbps"}));
     EXPECT_EQ(keys_of(*record.find("ceiling")),
-              (Names{"gbps_measured", "tflops_measured", "percent"}));
+              (Names{"gbps_measured", "tflops_measured", "percent", "nearer", "fp32_tflops",
+                     "bf16_tflops", "vnni_tops", "maddubs_tops"}));
+    const double bf16 = record.find("ceiling")->find("bf16_tflops")->as_double();
+    const double fp32 = record.find("ceiling")->find("fp32_tflops")->as_double();
+    EXPECT_EQ(record.find("ceiling")->find("tflops_measured")->as_double(), bf16 > 0 ? bf16 : fp32);
     for (const char* key : {"gbps_measured", "tflops_measured", "percent"})
       EXPECT_GT(record.find("ceiling")->find(key)->as_double(), 0) << key;
   }
@@ -272,8 +285,9 @@ TEST_F(Bench, StatesALineThatMeasuresThePointAgain) {
 TEST_F(Bench, AsTextIsATableThatSaysWhatIsTimed) {
   const Outcome outcome = says({"--problem", file("small.json", kSmall), "--tokens", "2"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* word : {"| tokens | tp | mode |", "ms, median [IQR]", "% of ceiling", "| cold |",
-                           "| warm |", "Inside the timed region", "Ceilings measured"})
+  for (const char* word :
+       {"| tokens | tp | mode |", "ms, median [IQR]", "% of ceiling", "| cold |", "| warm |",
+        "of read test", "Inside the timed region", "Ceilings measured"})
     EXPECT_TRUE(has(outcome.out, word)) << word << "\n" << outcome.out;
   EXPECT_FALSE(has(outcome.out, "moxie.bench/1"));
 }
@@ -387,6 +401,46 @@ TEST_F(Bench, DrawsWeightsWithoutACheckpointForOneRankAlone) {
   EXPECT_LE(number(by_ep, "active_experts"), 2U);
 }
 
+TEST_F(Bench, RotatesRoutingSetsAndCountsTheirMean) {
+  const auto lines =
+      records({"--problem", "tiny", "--tokens", "3", "--sets", "2", "--weights", "random"});
+  ASSERT_EQ(lines.size(), 2U);
+  for (const Json& record : lines) {
+    const auto& sets = record.find("sets")->elements();
+    ASSERT_EQ(sets.size(), 2U);
+    EXPECT_EQ(number(sets[0], "seed"), 0U);
+    EXPECT_EQ(number(sets[1], "seed"), 1U);
+    EXPECT_EQ(number(*record.find("work"), "bytes_weights"),
+              (number(sets[0], "bytes_weights") + number(sets[1], "bytes_weights") + 1) / 2);
+    EXPECT_TRUE(has(text(record, "repro"), "--weights random --sets 2"));
+  }
+}
+
+TEST_F(Bench, DrawsWeightsForMoreExpertsThanItWouldWrite) {
+  const Words small = {"--problem", "tiny", "--tokens", "1", "--hidden", "64", "--inter", "32"};
+  const Json many = records(small + Words{"--experts", "40"}).front();
+  EXPECT_EQ(text(*many.find("problem"), "weights"), "random");
+  EXPECT_EQ(number(*many.find("problem"), "experts"), 40U);
+  const Json few = records(small + Words{"--experts", "16"}).front();
+  EXPECT_EQ(few.find("problem")->find("weights"), nullptr);
+}
+
+TEST_F(Bench, SaysWhatAPeerLacksB006) {
+  const Outcome outcome =
+      says({"--problem", "tiny", "--tokens", "1", "--vs", "ggml", "--python", "no such python"});
+  EXPECT_EQ(outcome.exit_code, 5);
+  EXPECT_TRUE(has(outcome.err, "MOXIE-B006")) << outcome.err;
+  const std::string python = file("python",
+                                  "#!/bin/sh\necho '{\"error\": \"missing\", \"text\": "
+                                  "\"no module llama_cpp\"}'\n");
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  const Outcome missing =
+      says({"--problem", "tiny", "--tokens", "1", "--vs", "ggml", "--python", python});
+  EXPECT_EQ(missing.exit_code, 5);
+  EXPECT_TRUE(has(missing.err, "no module llama_cpp")) << missing.err;
+  EXPECT_EQ(test::tree_of(temp()), Names{});
+}
+
 TEST_F(Bench, TakesSizesOfANamedProblemAndSaysThemAgain) {
   const Json record = records({"--problem", "tiny", "--tokens", "1", "--experts", "3", "--hidden",
                                "64", "--inter", "96", "--routing", "zipf"})
@@ -402,9 +456,12 @@ TEST_F(Bench, TakesSizesOfANamedProblemAndSaysThemAgain) {
 TEST_F(Bench, RefusesWhatDoesNotGoTogetherB005) {
   const std::string model = synth("model");
   for (const Words& options :
-       {Words{"--problem", "tiny", "--mode", "graph"}, Words{"--problem", "tiny", "--sets", "2"},
-        Words{"--problem", "tiny", "--vs", "torch"}, Words{"--problem", "tiny", "--rank", "0"},
-        Words{"--problem", model, "--rank", "0"}, Words{"--problem", model, "--weights", "random"},
+       {Words{"--problem", "tiny", "--mode", "graph"}, Words{"--problem", "tiny", "--vs", "torch"},
+        Words{"--problem", "tiny", "--vs", "ggml", "--target", "sm90"},
+        Words{"--problem", "tiny", "--vs", "ggml", "--tp", "2"},
+        Words{"--problem", "tiny", "--vs", "ggml", "--act-format", "fp8"},
+        Words{"--problem", model, "--rank", "0"}, Words{"--problem", model, "--rank", "0"},
+        Words{"--problem", model, "--weights", "random"},
         Words{"--problem", model, "--experts", "2"}})
     expect_refusal(2, "MOXIE-B005", Words{"bench"} + options);
   expect_refusal(2, "MOXIE-P001",

@@ -94,16 +94,18 @@ TEST_F(PeerProcessTest, SaysWhichPackageIsMissing) {
 TEST(Peer, B005RefusesRanksActivationsThatNoPeerRuns) {
   ShardPlan plan;
   plan.ranks.resize(1);
-  EXPECT_NO_THROW(require_peer_runs(plan));
+  EXPECT_NO_THROW(require_peer_runs(BenchPeer::torch, plan));
   for (const ActFormat format : {ActFormat::fp8, ActFormat::fp8x2}) {
     plan.act_format = format;
-    EXPECT_NO_THROW(require_peer_runs(plan));
+    EXPECT_NO_THROW(require_peer_runs(BenchPeer::torch, plan));
   }
   plan.act_format = ActFormat::nvfp4;
-  test::expect_refusal([&] { require_peer_runs(plan); }, ErrorCode::usage, "MOXIE-B005");
+  test::expect_refusal([&] { require_peer_runs(BenchPeer::torch, plan); }, ErrorCode::usage,
+                       "MOXIE-B005");
   plan.act_format = ActFormat::bf16;
   plan.ranks.resize(3);
-  test::expect_refusal([&] { require_peer_runs(plan); }, ErrorCode::usage, "MOXIE-B005");
+  test::expect_refusal([&] { require_peer_runs(BenchPeer::torch, plan); }, ErrorCode::usage,
+                       "MOXIE-B005");
 }
 
 }  // namespace
