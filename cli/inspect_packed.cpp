@@ -30,13 +30,18 @@ std::string text_of(const std::vector<Number>& numbers) {
   return text.empty() ? "none" : text;
 }
 
-}  // namespace
-
-std::optional<Finding> absent_ranks(const PackedFolder& folder) {
+std::vector<unsigned> ranks_not_in(const PackedFolder& folder) {
   std::vector<unsigned> absent;
   for (const RankPlan& rank : folder.plan.ranks) {
     if (!std::ranges::binary_search(folder.ranks, rank.rank)) absent.push_back(rank.rank);
   }
+  return absent;
+}
+
+}  // namespace
+
+std::optional<Finding> absent_ranks(const PackedFolder& folder) {
+  const std::vector<unsigned> absent = ranks_not_in(folder);
   if (absent.empty()) return std::nullopt;
   return Finding{
       .code = "MOXIE-V004",
@@ -44,7 +49,7 @@ std::optional<Finding> absent_ranks(const PackedFolder& folder) {
       .message = "ranks of the plan are not here and were not looked at: " + text_of(absent),
       .where = {.file = folder.path.string()},
       .expected = format_count(folder.plan.ranks.size(), "rank"),
-      .got = text_of(folder.ranks),
+      .got = format_count(folder.ranks.size(), "rank"),
       .hint = "normal where every machine packs its own"};
 }
 
@@ -72,7 +77,8 @@ int inspect_packed(const InspectArgs& args, const Console& console) {
   line("plan", fmt::format("{}: tp {}, ep {}, target {}", folder.plan_hash, plan.tp, plan.ep,
                            name_of(plan.target)));
   line("layout", std::string(name_of(folder.layout)));
-  line("ranks", fmt::format("{} of {}", text_of(folder.ranks), plan.ranks.size()));
+  line("ranks", fmt::format("{} of {}: {}; absent: {}", folder.ranks.size(), plan.ranks.size(),
+                            text_of(folder.ranks), text_of(ranks_not_in(folder))));
   line("layers", text_of(folder.layers));
   console.print(document, text);
   console.talk(findings);

@@ -129,6 +129,8 @@ TEST_F(WholeFaults, RanksThatAreNotHereAreNamed) {
     EXPECT_EQ(test::codes_of(expect_document({verb, at("set")})),
               (std::vector<std::string>{"MOXIE-K009", "MOXIE-V004"}));
   }
+  const std::string inspected = expect_success({"inspect", at("set")}).out;
+  EXPECT_TRUE(test::has(inspected, "1 of 3: 1; absent: 0, 2")) << inspected;
   const std::string doctor = expect_success({"doctor", at("set"), "--deep"}).out;
   EXPECT_TRUE(test::has(doctor, "2 layers on 1 of 3 ranks examined")) << doctor;
   EXPECT_TRUE(test::has(doctor, "verdict: passed, of what is here\n")) << doctor;
