@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "packed_folder.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/threads.hpp"
 
 namespace moxie {
@@ -90,6 +91,7 @@ class VerifyWrongByte : public testing::TestWithParam<std::tuple<BlockFormat, Fi
 };
 
 TEST_P(VerifyWrongByte, OfEveryTensorKindIsFoundOnEveryRankAndNamed) {
+  const test::PortableKernel forced;
   const test::Threads one(1);  // some hundred small verifications: threads cost more than they give
   for (const unsigned rank : {0U, 1U, 2U}) {
     for (const PackedSegment& segment : set_.plan().layout.segments) {
