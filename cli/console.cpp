@@ -123,6 +123,7 @@ void catch_interrupts() {
 
 void settle_streams() {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond its limit is a write that fails
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     // open() takes the lowest free number, which is this one. Writing to stdout keeps failing.
     if (::fcntl(stream, F_GETFD) < 0)

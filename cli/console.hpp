@@ -44,8 +44,8 @@ class Console {
   void refuse(std::string_view schema, const std::vector<Finding>& findings) const;
 
   // A progress bar on stderr when it is a terminal, one closing line otherwise; nothing for work
-  // shorter than 0.5 s. `unit` is "bytes" or a plural noun. The returned callback answers false
-  // after SIGINT.
+  // shorter than 0.5 s. `unit` is "bytes" or a noun in the singular. The returned callback answers
+  // false after SIGINT.
   [[nodiscard]] Progress progress(std::string label, std::string unit = "bytes") const;
 
   // Text for a passed or failed check, coloured where wanted.
@@ -75,8 +75,9 @@ class Stopwatch {
 void catch_interrupts();
 // True after SIGINT.
 bool interrupted();
-// To be called first. Writing to a pipe without a reader fails from then on, instead of ending the
-// process with work half done; a stream that is closed is not given to the next file opened.
+// To be called first. Writing to a pipe without a reader, or to a file beyond the largest size that
+// is allowed, fails from then on, instead of ending the process with work half done; a stream that
+// is closed is not given to the next file opened.
 void settle_streams();
 
 }  // namespace moxie::cli

@@ -125,13 +125,14 @@ std::string text_of(const OpenedModel& opened, const std::array<TensorClass, 4>&
   line("family", config.model_type);
   line("dialect", model.dialect.empty() ? "none read" : model.dialect);
   line("format", format_text(model));
-  line("experts", fmt::format("{} layers x {} experts, top {}, hidden {}, inter {}{}",
-                              config.moe_layers.size(), config.experts, config.top_k, config.hidden,
+  line("experts", fmt::format("{} x {}, top {}, hidden {}, inter {}{}",
+                              format_count(config.moe_layers.size(), "layer"),
+                              format_count(config.experts, "expert"), config.top_k, config.hidden,
                               config.inter, config.gated ? "" : ", no gate"));
   line("activation", activation_text(config));
   line("router", std::string(name_of(config.router)) +
                      (config.hash_layers > 0
-                          ? fmt::format(", first {} layers by token id", config.hash_layers)
+                          ? ", first " + format_count(config.hash_layers, "layer") + " by token id"
                           : ""));
   if (model.format) {
     const std::uint64_t bytes = expert_bytes(config, *model.format);
@@ -143,9 +144,9 @@ std::string text_of(const OpenedModel& opened, const std::array<TensorClass, 4>&
       std::ranges::count_if(model.layers, [](const LayerExperts& l) { return l.problems.empty(); });
   const auto complete_dense =
       std::ranges::count_if(model.dense, [](const DenseExperts& l) { return l.problems.empty(); });
-  line("read",
-       fmt::format("{} of {} layers complete in {} files", complete + complete_dense,
-                   model.layers.size() + model.dense.size(), model.checkpoint.files().size()));
+  line("read", fmt::format("{} of {} complete in {}", complete + complete_dense,
+                           format_count(model.layers.size() + model.dense.size(), "layer"),
+                           format_count(model.checkpoint.files().size(), "file")));
   Table table({"tensors", "count", "bytes"});
   for (const TensorClass& kind : classes) {
     table.add_row({std::string(kind.name), format_count(kind.tensors), format_count(kind.bytes)});
@@ -160,11 +161,14 @@ int run_inspect(const InspectArgs& args, const Console& console) {
   OpenedModel opened = open_model(args.model);
   bool broken = false;
   const auto add_problems = [&](const std::vector<Finding>& problems) {
-    for (const Finding& finding : problems) {
+    for (Finding finding : problems) {
       // Partial downloads are normal; the shard itself is named once by opening.
       if (finding.code == "MOXIE-C010") continue;
-      broken = true;
-      opened.findings.push_back(finding);
+      // What the config does not say of sound tensors stops pack, and may be meant.
+      if (finding.code == "MOXIE-K015" || finding.code == "MOXIE-K016")
+        finding.severity = Severity::warning;
+      broken = broken || finding.severity == Severity::error;
+      opened.findings.push_back(std::move(finding));
     }
   };
   for (const LayerExperts& layer : opened.model.layers) add_problems(layer.problems);

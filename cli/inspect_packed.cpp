@@ -2,7 +2,11 @@
 // What a packed set is, from its plan and its headers.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/verbs.hpp"
 #include "moxie/pack.hpp"
@@ -28,9 +32,27 @@ std::string text_of(const std::vector<Number>& numbers) {
 
 }  // namespace
 
+std::optional<Finding> absent_ranks(const PackedFolder& folder) {
+  std::vector<unsigned> absent;
+  for (const RankPlan& rank : folder.plan.ranks) {
+    if (!std::ranges::binary_search(folder.ranks, rank.rank)) absent.push_back(rank.rank);
+  }
+  if (absent.empty()) return std::nullopt;
+  return Finding{
+      .code = "MOXIE-V004",
+      .severity = Severity::warning,
+      .message = "ranks of the plan are not here and were not looked at: " + text_of(absent),
+      .where = {.file = folder.path.string()},
+      .expected = format_count(folder.plan.ranks.size(), "rank"),
+      .got = text_of(folder.ranks),
+      .hint = "normal where every machine packs its own"};
+}
+
 int inspect_packed(const InspectArgs& args, const Console& console) {
   const PackedFolder folder = open_packed_folder(args.model);
   const ShardPlan& plan = folder.plan;
+  std::vector<Finding> findings = folder.findings;
+  if (auto absent = absent_ranks(folder)) findings.push_back(*std::move(absent));
   Json packed;
   packed.set("plan_hash", folder.plan_hash).set("tp", plan.tp).set("ep", plan.ep);
   packed.set("target", name_of(plan.target)).set("layout", name_of(folder.layout));
@@ -40,7 +62,7 @@ int inspect_packed(const InspectArgs& args, const Console& console) {
   document.set("family", folder.config.model_type).set("format", name_of(plan.format));
   document.set("hidden", plan.hidden).set("inter", plan.inter().original.value);
   document.set("experts", plan.experts).set("num_layers", folder.config.num_layers);
-  document.set("packed", std::move(packed)).set("findings", to_json(folder.findings));
+  document.set("packed", std::move(packed)).set("findings", to_json(findings));
   std::string text = fmt::format("{}: a packed set\n", args.model.string());
   const auto line = [&](std::string_view name, const std::string& value) {
     text += fmt::format("  {:<12} {}\n", name, value);
@@ -53,7 +75,7 @@ int inspect_packed(const InspectArgs& args, const Console& console) {
   line("ranks", fmt::format("{} of {}", text_of(folder.ranks), plan.ranks.size()));
   line("layers", text_of(folder.layers));
   console.print(document, text);
-  console.talk(folder.findings);
+  console.talk(findings);
   return 0;
 }
 

@@ -13,4 +13,13 @@ OpenedModel open_model(const std::filesystem::path& path) {
   return opened;
 }
 
+void require_no_packed_set(const std::filesystem::path& path, const std::string& hint) {
+  if (!is_packed_folder(path)) return;
+  throw Error(ErrorCode::usage,
+              {.code = "MOXIE-U001",
+               .message = "a checkpoint is meant, and this is a packed set, which has its plan",
+               .where = {.file = path.string()},
+               .hint = hint});
+}
+
 }  // namespace moxie::cli

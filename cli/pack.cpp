@@ -31,6 +31,7 @@ FileRead read_cold(const MoeModel& model, const std::vector<std::filesystem::pat
 }  // namespace
 
 int run_pack(const PackArgs& args, const Console& console) {
+  require_no_packed_set(args.model, "pack its source");
   OpenedModel opened = open_model(args.model);
   apply_certificate(opened, args.certificate);
   PlanOptions plan_options = args.options;
@@ -69,9 +70,10 @@ int run_pack(const PackArgs& args, const Console& console) {
         .set("read_ratio", rate / read->bytes_per_s());
   }
   document.set("findings", to_json(opened.findings));
-  std::string text = fmt::format("{}: {} ranks, {} layers, {} in {} files, plan {}\n",
-                                 args.out.string(), report.ranks.size(), report.layers.size(),
-                                 format_bytes(report.bytes), report.files, report.plan_hash);
+  std::string text = fmt::format(
+      "{}: {}, {}, {} in {}, plan {}\n", args.out.string(),
+      format_count(report.ranks.size(), "rank"), format_count(report.layers.size(), "layer"),
+      format_bytes(report.bytes), format_count(report.files, "file"), report.plan_hash);
   text += fmt::format("source {} in {:.2f} s, {}/s", format_bytes(report.source_bytes), seconds,
                       format_bytes(static_cast<std::uint64_t>(rate)));
   if (read) {

@@ -13,7 +13,8 @@ namespace moxie::cli {
 
 namespace {
 
-constexpr std::size_t kMaxRows = 64;  // ranks shown as text; --json has them all
+constexpr std::size_t kMaxWarnings = 20;  // of tensors around the experts
+constexpr std::size_t kMaxRows = 64;      // ranks shown as text; --json has them all
 
 template <class Unit>
 std::string range_text(const UnitRange<Unit>& range) {
@@ -45,8 +46,9 @@ std::string text_of(const ShardPlan& plan) {
   const std::string placed =
       contiguous ? "" : fmt::format(", placement {}", name_of(plan.placement.kind));
   std::string text =
-      fmt::format("{}, {}: {} experts x {} layers on {} ranks (tp {}, ep {}{}), target {}, {}\n\n",
-                  plan.model, name_of(plan.format), plan.experts, plan.layers, plan.ranks.size(),
+      fmt::format("{}, {}: {} x {} on {} (tp {}, ep {}{}), target {}, {}\n\n", plan.model,
+                  name_of(plan.format), format_count(plan.experts, "expert"),
+                  format_count(plan.layers, "layer"), format_count(plan.ranks.size(), "rank"),
                   plan.tp, plan.ep, placed, name_of(plan.target), plan.kernel);
   Table axes({"axis", "original", "virtual", "logical", "kernel", "unit", "virtual %", "kernel %"});
   for (const AxisPlan& axis : plan.axes) {
@@ -123,12 +125,26 @@ Json allowed_json(const Certificate& certificate) {
 // A plan needs no tensors: what is wrong with them is worth a warning here and an error where they
 // are read.
 void warn_of_problems(OpenedModel& opened) {
-  for (const LayerExperts& layer : opened.model.layers) {
-    for (Finding finding : layer.problems) {
-      if (finding.code == "MOXIE-C010") continue;  // named by opening
-      finding.severity = Severity::warning;
-      opened.findings.push_back(std::move(finding));
-    }
+  std::vector<Finding> problems;
+  for (const LayerExperts& layer : opened.model.layers)
+    problems.insert(problems.end(), layer.problems.begin(), layer.problems.end());
+  std::vector<Finding> of_whole = check_whole_model(opened.model);
+  std::erase_if(of_whole, [](const Finding& finding) { return finding.code == "MOXIE-C010"; });
+  if (of_whole.size() > kMaxWarnings) {
+    const std::uint64_t more = of_whole.size() - kMaxWarnings;
+    of_whole.resize(kMaxWarnings);
+    of_whole.push_back(
+        {.code = "MOXIE-K013",
+         .message = format_count(more, "more finding") + " of tensors around the experts",
+         .hint = "moxie inspect lists all"});
+  }
+  problems.insert(problems.end(), of_whole.begin(), of_whole.end());
+  for (Finding& finding : problems) {
+    if (finding.code == "MOXIE-C010") continue;  // named by opening
+    if (finding.code == "MOXIE-K015" && !opened.model.config.v4)
+      finding.message += "; the plan has no axis but moe_inter";
+    finding.severity = Severity::warning;
+    opened.findings.push_back(std::move(finding));
   }
 }
 
@@ -148,13 +164,7 @@ void size_workspace(ShardPlan& plan, OpenedModel& opened, std::uint64_t tokens) 
 }  // namespace
 
 int run_plan(const PlanArgs& args, const Console& console) {
-  if (is_packed_folder(args.model)) {
-    throw Error(ErrorCode::usage, {.code = "MOXIE-U001",
-                                   .message = "a packed set has its plan: " + args.model.string() +
-                                              "/moxie-plan.json",
-                                   .where = {.file = args.model.string()},
-                                   .hint = "plan its source, or see moxie inspect"});
-  }
+  require_no_packed_set(args.model, "plan its source, or see moxie inspect");
   OpenedModel opened = open_model(args.model);
   const std::optional<Certificate> certificate = apply_certificate(opened, args.certificate);
   PlanOptions options = args.options;

@@ -46,11 +46,12 @@ class Bar {
 
  private:
   [[nodiscard]] std::string amount(std::uint64_t count) const {
-    return unit_ == kBytes ? format_bytes(count) : format_count(count) + " " + unit_;
+    return unit_ == kBytes ? format_bytes(count) : format_count(count, unit_);
   }
   [[nodiscard]] std::string rate(std::uint64_t done, double seconds) const {
-    return amount(static_cast<std::uint64_t>(static_cast<double>(done) / std::max(seconds, 1e-9))) +
-           "/s";
+    const double each = static_cast<double>(done) / std::max(seconds, 1e-9);
+    return unit_ == kBytes ? format_bytes(static_cast<std::uint64_t>(each)) + "/s"
+                           : format_rate(each, unit_);
   }
 
   void draw(std::uint64_t done, std::uint64_t total, double seconds) const {

@@ -80,11 +80,11 @@ std::vector<std::string> row_of(std::string name, const QuantStats& stats,
 
 std::string text_of(const QuantizeArgs& args, const QuantizeReport& report, bool all) {
   std::string text = fmt::format(
-      "{}: {} of {} projections, {} to {}{}{}, {} in {} files\n\n", args.out.string(),
-      report.projections, report.projections, report.source, name_of(report.format),
+      "{}: {} of {} projections, {} to {}{}{}, {} in {}\n\n", args.out.string(), report.projections,
+      report.projections, report.source, name_of(report.format),
       report.dialect ? fmt::format(" ({} dialect", name_of(*report.dialect)) : "",
       report.dialect ? (report.recipe.empty() ? ")" : ", recipe " + report.recipe + ")") : "",
-      format_bytes(report.bytes), report.files);
+      format_bytes(report.bytes), format_count(report.files, "file"));
   std::vector<std::string> head = {"projection", "SNR dB",  "max error",
                                    "clipped",    "flushed", "underflowed blocks"};
   if (report.changed_elems) head.emplace_back("changed %");
@@ -107,6 +107,7 @@ std::string text_of(const QuantizeArgs& args, const QuantizeReport& report, bool
 }  // namespace
 
 int run_quantize(const QuantizeArgs& args, const Console& console) {
+  require_no_packed_set(args.model, "quantise its source");
   const Checkpoint checkpoint = open_checkpoint(args.model);
   QuantizeOptions options = args.options;
   options.progress = console.progress("quantize");

@@ -83,7 +83,7 @@ const LayerReference& References::of(const MoeLayer& layer) {
   if (made_now) {
     at->second = subject_.reference(
         layer, checked_,
-        {.act_scales = scales, .progress = console_.progress("reference", "experts")});
+        {.act_scales = scales, .progress = console_.progress("reference", "expert")});
   }
   return at->second;
 }
@@ -112,7 +112,7 @@ CheckedRun References::check(const MoeLayer& layer) {
   const std::vector<ActScales> scales = layer.act_scales();
   const LayerReference stages = subject_.reference(
       layer, checked_,
-      {.act = act, .act_scales = scales, .progress = console_.progress("stages", "experts")});
+      {.act = act, .act_scales = scales, .progress = console_.progress("stages", "expert")});
   checked.stages = check_output(y, stages, plan);
   checked.stages.bound = {};
   for (LayerCheck* check : {&checked.whole, &checked.stages}) {

@@ -31,8 +31,9 @@ int run_synth(const SynthArgs& args, const Console& console) {
   document.set("seconds", seconds).set("findings", Json::array());
   console.print(
       document,
-      fmt::format("{}: {} tensors, {} in {} files ({}{}, seed {})\n", args.out.string(),
-                  format_count(report.tensors), format_bytes(report.bytes), report.files, format,
+      fmt::format("{}: {}, {} in {} ({}{}, seed {})\n", args.out.string(),
+                  format_count(report.tensors, "tensor"), format_bytes(report.bytes),
+                  format_count(report.files, "file"), format,
                   report.dense ? "" : fmt::format(", {} dialect", name_of(report.dialect)),
                   options.seed));
   return 0;

@@ -31,6 +31,8 @@ struct InspectArgs {
 };
 int run_inspect(const InspectArgs& args, const Console& console);
 int inspect_packed(const InspectArgs& args, const Console& console);
+// A warning that names the ranks of the plan that a packed set does not hold.
+std::optional<Finding> absent_ranks(const PackedFolder& folder);
 
 // The option --placement; `file` belongs to the kind of that name.
 struct GivenPlacement {
@@ -178,5 +180,8 @@ struct OpenedModel {
   std::vector<Finding> findings;  // warnings and notes
 };
 OpenedModel open_model(const std::filesystem::path& path);
+// Error(usage) MOXIE-U001 for a packed set where a checkpoint is meant: it has config and tensors,
+// and those are parts.
+void require_no_packed_set(const std::filesystem::path& path, const std::string& hint);
 
 }  // namespace moxie::cli

@@ -25,7 +25,7 @@ std::vector<PaddingCheck> check_numbers(const VerifyArgs& args, const MoeModel& 
       checks.push_back(check_padding(
           args.folder, model,
           {.layer = layer,
-           .progress = console.progress(fmt::format("numeric, layer {}", layer), "steps")}));
+           .progress = console.progress(fmt::format("numeric, layer {}", layer), "step")}));
   } catch (const Error& error) {
     if (report.passed || error.code() != ErrorCode::unsupported) throw;
   }
@@ -63,6 +63,7 @@ std::string numeric_text(std::span<const PaddingCheck> checks) {
 }  // namespace
 
 int run_verify(const VerifyArgs& args, const Console& console) {
+  require_no_packed_set(args.against, "--against takes the checkpoint that was packed");
   const OpenedModel opened = open_model(args.against);
   console.talk(opened.findings);
   const Stopwatch watch;

@@ -143,9 +143,11 @@ MOXIE_API std::vector<std::filesystem::path> files_to_pack(const MoeModel& model
                                                            const ShardPlan& plan,
                                                            const PackOptions& options);
 
-// What headers tell of a DeepSeek-V4 checkpoint that holds more than routed experts: listed tensors
-// that are absent or of another type or shape (MOXIE-K013). Of these layers, or of everything.
-// Tensors of absent shards are left out.
+// What headers tell of a DeepSeek-V4 checkpoint that holds more than routed experts, as
+// pack_to_folder() refuses it or warns of it: listed tensors that are absent or of another type or
+// shape (MOXIE-K013), one of each absent shard of a layer (MOXIE-C010), a config that does not size
+// them (MOXIE-K015) or count the draft blocks (MOXIE-K016, MOXIE-K017). Of these layers, or of
+// everything.
 MOXIE_API std::vector<Finding> check_whole_model(const MoeModel& model,
                                                  const std::vector<int>& layers = {});
 

@@ -33,6 +33,10 @@ class MOXIE_API Table {
 MOXIE_API std::string format_bytes(std::uint64_t bytes);
 // "13,369,344".
 MOXIE_API std::string format_count(std::uint64_t count);
+// "1 layer", "2 layers".
+MOXIE_API std::string format_count(std::uint64_t count, std::string_view noun);
+// "0.25 experts/s", "1,200 experts/s": slow work has decimals, as it is not at rest.
+MOXIE_API std::string format_rate(double per_second, std::string_view noun);
 
 // {"code", "severity", "message", "where", "expected", "got", "hint"}; keys of `where` only where
 // they apply.

@@ -38,8 +38,9 @@ using FurtherCheck = std::function<bool(const VerifyReport& bytes)>;
 
 // Checks a folder written by pack_to_folder against its source: the real parts of all ranks, joined
 // in rank order, cover and equal every source tensor; every tail is zero; file sizes, checksums and
-// the plan's hash hold. When everything passes, `further` too, writes DIR/moxie-proof.json; when
-// not, or on any error that speaks of the set or of what was asked, removes an old one. Errors:
+// the plan's hash hold. When everything passes, `further` too, writes DIR/moxie-proof.json, or
+// warns that it could not (MOXIE-V012); when not, or on any error that speaks of the set, removes
+// an old one. Error(unsupported) of `further` does not, where the bytes passed. Errors:
 // Error(input) when DIR is no packed set; Error(verdict) MOXIE-V007 when it is one of another
 // model; those of `further`.
 MOXIE_API VerifyReport verify_packed(const std::filesystem::path& dir, const MoeModel& source,

@@ -59,6 +59,11 @@ PackedRank open_rank(const fs::path& folder, unsigned rank) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::input) throw;
     packed.problems = error.findings();
+    // What reads files in general speaks of downloads; these were made here.
+    for (Finding& problem : packed.problems) {
+      problem.where.rank = rank;
+      problem.hint = "pack the rank again";
+    }
   }
   return packed;
 }

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/parallel.hpp"
 #include "moxie/pack.hpp"
 #include "pack/around_values.hpp"
+#include "pack/experts_alone.hpp"
 #include "pack/whole_model.hpp"
 
 namespace moxie {
@@ -21,9 +24,12 @@ ShardPlan plan_of_widths(const MoeModel& model) {
   return plan;
 }
 
-// Opening names an absent shard once, as a warning: partial downloads are normal.
+// Of an absent shard the first tensor says it for the others.
 void append_problems(std::vector<Finding>& findings, FileTensors file) {
-  std::erase_if(file.problems, [](const Finding& problem) { return problem.code == "MOXIE-C010"; });
+  std::set<std::string> shards;
+  std::erase_if(file.problems, [&](const Finding& problem) {
+    return problem.code == "MOXIE-C010" && !shards.insert(problem.where.file).second;
+  });
   std::ranges::move(file.problems, std::back_inserter(findings));
 }
 
@@ -47,8 +53,11 @@ std::vector<Finding> check_values(const MoeModel& model, const FileTensors& file
 std::vector<Finding> check_whole_model(const MoeModel& model, const std::vector<int>& layers) {
   const ShardPlan plan = plan_of_widths(model);
   const WholeModel whole(model, plan);
-  std::vector<Finding> findings;
-  if (!whole.any()) return findings;
+  if (!whole.any()) return experts_alone(model, !layers.empty());
+  std::vector<int> held = layers;
+  if (held.empty())
+    std::ranges::transform(model.layers, std::back_inserter(held), &LayerExperts::layer);
+  std::vector<Finding> findings = whole.uncounted(held);
   const int last = static_cast<int>(model.config.v4->layers + model.config.v4->drafts);
   for (int layer = 0; layer < last; ++layer) {
     if (layers.empty() || std::ranges::find(layers, layer) != layers.end())

@@ -74,15 +74,18 @@ void require_vetted(const ShardPlan& plan) {
   }
   std::vector<Finding> findings;
   for (const TupleMismatch& difference : nearest) {
+    const bool of_target = difference.element == "device capability";
     findings.push_back(
         {.code = "MOXIE-P017",
          .message = "padded axes (" + padded_axes(plan) +
                     ") with a combination that was not verified: " +
-                    std::string(difference.element) + " " + difference.got,
+                    std::string(difference.element) + " " + difference.got +
+                    (of_target ? ", of --target " + std::string(name_of(problem.target)) : ""),
          .expected = std::string(difference.element) + " " + difference.expected,
          .got = difference.got,
-         .hint = "use the vetted combination, or a tp that divides every axis; --why with such a "
-                 "tp lists what is vetted"});
+         .hint = std::string(of_target ? "say --target of the engine's device"
+                                       : "use the vetted combination") +
+                 ", or a tp that divides every axis; --why with such a tp lists what is vetted"});
   }
   throw Error::of(ErrorCode::unsupported, std::move(findings));
 }

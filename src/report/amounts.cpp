@@ -2,6 +2,8 @@
 // Sizes and counts as people read them.
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <cstdio>
 #include <string>
 
 #include "moxie/report.hpp"
@@ -34,6 +36,20 @@ std::string format_count(std::uint64_t count) {
     text.insert(at, 1, ',');
   }
   return text;
+}
+
+std::string format_count(std::uint64_t count, std::string_view noun) {
+  return format_count(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
+}
+
+std::string format_rate(double per_second, std::string_view noun) {
+  std::string text = format_count(static_cast<std::uint64_t>(per_second));
+  if (per_second < 10) {
+    std::array<char, 32> digits{};
+    std::snprintf(digits.data(), digits.size(), "%.2g", per_second);
+    text = digits.data();
+  }
+  return text + " " + std::string(noun) + "s/s";
 }
 
 }  // namespace moxie

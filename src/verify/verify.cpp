@@ -38,6 +38,9 @@ class SetVerifier {
     whole_.emplace(*source_, set_.plan);
   }
 
+  // True after `further` refused what it was asked of a set whose bytes passed.
+  [[nodiscard]] bool refused() const { return refused_; }
+
   VerifyReport verify(const FurtherCheck& further) {
     report_.plan_hash = set_.plan_hash;
     report_.ranks = static_cast<unsigned>(set_.ranks.size());
@@ -57,9 +60,9 @@ class SetVerifier {
       add({.code = "MOXIE-V002",
            .message = std::to_string(hidden_findings_) + " more differences"});
     }
-    const bool all = !further || further(report_);  // asked of a set that did not pass, too
+    const bool all = !further || passes(further);  // asked of a set that did not pass, too
     if (report_.passed && all) {
-      write_proof(set_);
+      keep_proof();
     } else {
       remove_proof(set_.folder);
     }
@@ -67,6 +70,31 @@ class SetVerifier {
   }
 
  private:
+  // What is refused of a set whose bytes passed is the question, not the set: an older proof
+  // stands.
+  bool passes(const FurtherCheck& further) {
+    try {
+      return further(report_);
+    } catch (const Error& error) {
+      refused_ = report_.passed && error.code() == ErrorCode::unsupported;
+      throw;
+    }
+  }
+
+  // The verdict does not depend on whether there is room for it.
+  void keep_proof() {
+    try {
+      write_proof(set_);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::environment) throw;
+      add({.code = "MOXIE-V012",
+           .severity = Severity::warning,
+           .message = "the proof could not be written: " + error.findings().front().message,
+           .where = error.findings().front().where,
+           .hint = "the verdict stands; run and bench will say that the set was not verified"});
+    }
+  }
+
   // Whatever becomes of the rest, the first difference ends what an older proof says.
   void add(Finding finding) {
     if (finding.severity == Severity::error) remove_proof(set_.folder);
@@ -321,6 +349,7 @@ class SetVerifier {
   const MoeModel* source_ = nullptr;
   std::optional<WholeModel> whole_;
   bool holds_top_ = false;
+  bool refused_ = false;
   const Progress& progress_;
   VerifyReport report_;
   std::uint64_t hidden_findings_ = 0;
@@ -332,15 +361,17 @@ class SetVerifier {
 
 VerifyReport verify_packed(const fs::path& dir, const MoeModel& source, const Progress& progress,
                            const FurtherCheck& further) {
+  std::optional<SetVerifier> verifier;
   try {
-    return SetVerifier(dir, source, progress).verify(further);
+    verifier.emplace(dir, source, progress);
+    return verifier->verify(further);
   } catch (const fs::filesystem_error& error) {
     raise_system("look at", error.path1(), error.code().value());
   } catch (const Error& error) {
-    // What can not be read or computed is not proven. A stop, a full disk and a source that is
-    // another model's say nothing of the set.
+    // What can not be read or computed is not proven. A stop, a full disk, a source that is another
+    // model's and a further question that can not be asked say nothing of the set.
     const bool speaks = error.code() == ErrorCode::input || error.code() == ErrorCode::unsupported;
-    if (speaks) remove_proof(dir);
+    if (speaks && !(verifier && verifier->refused())) remove_proof(dir);
     throw;
   }
 }

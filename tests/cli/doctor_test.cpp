@@ -58,6 +58,19 @@ TEST_F(Doctor, AnswersOneForAFileThatCanNotBeRead) {
   expect_sick({"doctor", at("nowhere")}, "MOXIE-C");
 }
 
+// Experts without FP4 as well: what inspect refuses is no sound checkpoint.
+TEST_F(Doctor, LooksAtExpertsInEveryFormat) {
+  for (const char* format : {"bf16", "fp8"}) {
+    const std::string model = at(format);
+    expect_success({"synth", model, "--model", "tiny", "--format", format, "--num-layers", "2"});
+    const test::Outcome sound = expect_success({"doctor", model});
+    EXPECT_TRUE(has(sound.out, ": 2 layers examined, headers only")) << sound.out;
+    fs::remove(model + "/model-00001-of-00002.safetensors");
+    expect_sick({"doctor", model}, "MOXIE-C010");
+    EXPECT_TRUE(has(test::moxie_says({"doctor", model}).out, ": 1 of 2 layers examined"));
+  }
+}
+
 TEST_F(Doctor, ReadsValuesOnlyWhenAskedTo) {
   test::TinyOptions options = test::cast_options(2);
   options.edits.push_back(

@@ -43,6 +43,22 @@ class OtherRefusals : public testing::Test {
     return line;
   }
 
+  // The machine failed, once with text and once with a document; temporary names, which carry the
+  // process's number, differ.
+  static void expect_machine_fails(const Words& words, const test::Launch& launch = {}) {
+    SCOPED_TRACE(testing::PrintToString(words));
+    const test::Outcome outcome = test::moxie_says(words, launch);
+    EXPECT_EQ(outcome.exit_code, kEnvironment);
+    EXPECT_EQ(outcome.out, "");
+    const auto lines = test::error_lines(outcome);
+    ASSERT_EQ(lines.size(), 1U) << outcome.err;
+    EXPECT_TRUE(lines[0].starts_with("moxie: MOXIE-E001 error: ")) << lines[0];
+    const test::Outcome asked = test::moxie_says(words + Words{"--json"}, launch);
+    EXPECT_EQ(asked.exit_code, kEnvironment);
+    EXPECT_EQ(test::keys_of(test::document_of(asked, words[0])),
+              (std::vector<std::string>{"schema", "ok", "findings"}));
+  }
+
   test::TempFolder folder_;
   std::string model_;
   std::string out_;
@@ -99,21 +115,28 @@ TEST_F(OtherRefusals, NameADialectThatDoesNotGoWithTheFormatC01) {
 TEST_F(OtherRefusals, NameAnOutputThatCanNotBeWrittenC01) {
   for (const std::string& out : {model_ + "/config.json/out", std::string("/proc/moxie/out")}) {
     for (const Words& words :
-         {Words{"synth", out, "--model", "tiny"}, Words{"pack", model_, "--out", out}}) {
-      // The name of the staging folder carries the process's number.
-      const test::Outcome outcome = test::moxie_says(words);
-      EXPECT_EQ(outcome.exit_code, kEnvironment);
-      EXPECT_EQ(outcome.out, "");
-      const auto lines = test::error_lines(outcome);
-      ASSERT_EQ(lines.size(), 1U) << outcome.err;
-      EXPECT_TRUE(lines[0].starts_with("moxie: MOXIE-E001 error: ")) << lines[0];
-      const test::Outcome asked = test::moxie_says(words + Words{"--json"});
-      EXPECT_EQ(asked.exit_code, kEnvironment);
-      EXPECT_EQ(test::keys_of(test::document_of(asked, words[0])),
-                (std::vector<std::string>{"schema", "ok", "findings"}));
-    }
+         {Words{"synth", out, "--model", "tiny"}, Words{"pack", model_, "--out", out}})
+      expect_machine_fails(words);
   }
   expect_nothing_new();
+}
+
+// As after `ulimit -f`: nothing ends the process before it has cleaned up.
+TEST_F(OtherRefusals, LeaveNothingWhereNoFileMayBecomeLargeEnough) {
+  const std::string file = (folder_.path() / "file").string();
+  const std::string tiny = (folder_.path() / "tiny").string();
+  expect_success({"synth", tiny, "--model", "tiny", "-q"});
+  before_ = test::tree_of(folder_.path());
+  for (const rlim_t most : {rlim_t{0}, rlim_t{1000}}) {
+    for (const Words& words : {Words{"synth", out_, "--model", "tiny"},
+                               Words{"pack", model_, "--out", out_, "--tp", "3"},
+                               Words{"pack", model_, "--out", out_, "--layout", "kernel"},
+                               Words{"quantize", model_, out_, "--format", "nvfp4"},
+                               Words{"doctor", model_, "--certificate", file},
+                               Words{"run", tiny, "--tokens", "9", "--output", file}})
+      expect_machine_fails(words, {.command = {}, .file_bytes = most});
+    expect_nothing_new();
+  }
 }
 
 TEST_F(OtherRefusals, KeepAPackedSetThatIsAlreadyThere) {

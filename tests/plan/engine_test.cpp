@@ -89,6 +89,11 @@ TEST(Engine, EveryChangeOfOneElementIsRefusedByItsName) {  // T1
     EXPECT_TRUE(findings[0].expected.starts_with(change.element)) << findings[0].expected;
     EXPECT_NE(findings[0].message.find("heads, output_groups, shared_inter, vocab"),
               std::string::npos);
+    // A capability is what --target says.
+    const bool of_target = change.element == "device capability";
+    const std::string target = "of --target " + std::string(name_of(options.target));
+    EXPECT_EQ(findings[0].message.ends_with(target), of_target) << findings[0].message;
+    EXPECT_EQ(findings[0].hint.starts_with("say --target"), of_target) << findings[0].hint;
   }
 }
 

@@ -32,5 +32,19 @@ TEST(Amounts, CountsAreGroupedByThousands) {
   EXPECT_EQ(format_count(~0ULL), "18,446,744,073,709,551,615");
 }
 
+TEST(Amounts, OneThingIsNamedInTheSingular) {
+  EXPECT_EQ(format_count(0, "layer"), "0 layers");
+  EXPECT_EQ(format_count(1, "layer"), "1 layer");
+  EXPECT_EQ(format_count(2, "layer"), "2 layers");
+  EXPECT_EQ(format_count(1001, "rank"), "1,001 ranks");
+}
+
+TEST(Amounts, SlowWorkIsNotCalledAtRest) {
+  EXPECT_EQ(format_rate(0.004321, "expert"), "0.0043 experts/s");
+  EXPECT_EQ(format_rate(0.25, "expert"), "0.25 experts/s");
+  EXPECT_EQ(format_rate(9.96, "step"), "10 steps/s");
+  EXPECT_EQ(format_rate(1234.5, "step"), "1,234 steps/s");
+}
+
 }  // namespace
 }  // namespace moxie

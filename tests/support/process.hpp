@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -44,6 +46,7 @@ struct Launch {
   Stdout to = Stdout::captured;
   std::function<bool(const Outcome& so_far)> interrupt_when{};  // a signal once this holds
   int interrupt_with = SIGINT;
+  std::optional<rlim_t> file_bytes{};  // no file may become larger, as after ulimit -f
 };
 
 class Process {
@@ -125,6 +128,10 @@ class Process {
       ::close(STDOUT_FILENO);
     }
     ::dup2(theirs_[1], STDERR_FILENO);
+    if (launch_.file_bytes) {
+      const rlimit limit{*launch_.file_bytes, *launch_.file_bytes};
+      ::setrlimit(RLIMIT_FSIZE, &limit);
+    }
     for (const auto& [name, value] : launch_.variables) ::setenv(name.c_str(), value.c_str(), 1);
     std::vector<char*> words;
     for (const std::string& word : launch_.command)

@@ -64,7 +64,15 @@ TEST_F(NumericStage, AProofIsWrittenOnlyWhenTheRestPassesToo) {
   fail(ErrorCode::interrupted);
   EXPECT_TRUE(fs::exists(proof)) << "a stop says nothing of the set";
   fail(ErrorCode::unsupported);
+  EXPECT_TRUE(fs::exists(proof)) << "nor does a question that can not be asked";
+  fail(ErrorCode::input);
   EXPECT_FALSE(fs::exists(proof));
+
+  ASSERT_TRUE(verify({}).passed);
+  const std::string tensor = "layers.0.attn.wq_b.weight";
+  const test::PlantedByte planted(set, 0, tensor, 0, 0x77);
+  fail(ErrorCode::unsupported);
+  EXPECT_FALSE(fs::exists(proof)) << "the bytes had not passed";
 }
 
 TEST_F(NumericStage, StopsWhenAskedToAfterAnyStep) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/ref/attention_values.hpp"
@@ -195,6 +196,32 @@ TEST(PaddingCheck, TakesTheKernelLayoutAndSetsOfSomeLayers) {
   EXPECT_EQ(one.zero_products, whole.zero_products - 2 * 64);
   test::expect_refusal([&] { check_padding(model / "one", *model); }, ErrorCode::unsupported,
                        "MOXIE-V011");
+}
+
+// The first byte is a real one: of a sum over the group's ranks, or of a rank's own values.
+TEST(PaddingCheck, LooksAtTheRealPartsOfEveryGroupOfExperts) {
+  const SyntheticWhole model(quarter_tiny());
+  const auto set = model.pack(3, 2);
+  ASSERT_TRUE(check_padding(set, *model).passed);
+  for (const unsigned rank : {0U, 3U, 4U}) {
+    const std::string sum = rank < 3 ? " of ranks 0 to 2" : " of ranks 3 to 5";
+    for (const auto& [tensor, said] :
+         {std::pair<std::string, std::string>{"layers.0.attn.wq_b.weight", "head 0"},
+          {"layers.0.attn.wo_b.weight", "the output path" + sum},
+          {"layers.0.ffn.shared_experts.w2.weight", "the shared expert" + sum},
+          {"head.weight", "the logit of token"}}) {
+      SCOPED_TRACE(tensor + " on rank " + std::to_string(rank));
+      const test::PlantedByte planted(set, rank, tensor, 1, 0x35);
+      const PaddingCheck check = check_padding(set, *model);
+      EXPECT_FALSE(check.passed);
+      ASSERT_FALSE(check.findings.empty());
+      const Finding& finding = check.findings.front();
+      EXPECT_EQ(finding.code, "MOXIE-V010");
+      EXPECT_TRUE(finding.message.starts_with(said)) << finding.message;
+      EXPECT_EQ(finding.where.rank.value_or(rank), rank);
+    }
+  }
+  EXPECT_TRUE(check_padding(set, *model).passed);
 }
 
 TEST(PaddingCheck, RefusesSetsThatHoldNotAllOfTheModel) {
