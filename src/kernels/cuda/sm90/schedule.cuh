@@ -32,10 +32,12 @@ class Schedule {
  public:
   std::uint32_t units[3];
 
-  __device__ Schedule(const Call& call, std::uint32_t items) {
+  // Of an item, gate and up's and down's.
+  __device__ Schedule(const Call& call, std::uint32_t items, std::uint32_t gate_up_units,
+                      std::uint32_t down_units) {
     const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
-    units[kGateUp] = items * call.experts.gate_up.units;
-    units[kDown] = items * call.experts.down.units;
+    units[kGateUp] = items * gate_up_units;
+    units[kDown] = items * down_units;
     units[kCombine] = call.tokens * ((hidden + kCombineColumns - 1) / kCombineColumns);
   }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/sm90/call.hpp"
 #include "kernels/cuda/sm90/ptx.cuh"
+#include "kernels/cuda/sm90/rows_lifted.cuh"
 
 namespace moxie::cuda::sm90 {
 
@@ -38,6 +39,7 @@ __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
   __shared__ std::uint32_t narrow;
   __shared__ std::uint32_t wide;
   if (call.wide_rows == 0 || call.tokens <= kRowsOfTile) return false;
+  if (call.lab != 0) return call.lab == 1;
   if (threadIdx.x == 0) narrow = wide = 0;
   __syncthreads();
   for (std::uint32_t expert = threadIdx.x; expert < experts; expert += kSlotThreads) {
@@ -99,10 +101,26 @@ __device__ inline void put_slot(const Call& call, const std::uint32_t* first_ite
   call.work.items[first_items[expert] + place / item_rows].slot[place % item_rows] = slot;
 }
 
-// One block.
+// Blocks behind the first of prepare_slots: a warp lifts a row of x.
+inline constexpr std::uint32_t kRowsOfLifter = kSlotThreads / 32;
+inline std::uint32_t lifting_blocks(std::uint32_t tokens) {
+  return (tokens + kRowsOfLifter - 1) / kRowsOfLifter;
+}
+__device__ inline void lift_x(const Call& call, std::uint32_t row) {
+  if (row >= call.tokens) return;
+  const RowsOf rows = rows_of_x(call);
+  lift_row<4>(call.args.shape.act_format, rows, row,
+              call.work.lifted_x + std::uint64_t{row} * rows.columns, call.work.x_amax + row);
+}
+
+// The first block prepares slots.
 __global__ void __launch_bounds__(kSlotThreads) prepare_slots(const __grid_constant__ Call call) {
   extern __shared__ std::uint32_t counts[];
   launch_dependents();
+  if (blockIdx.x > 0) {
+    wait_for_previous();
+    return lift_x(call, (blockIdx.x - 1) * kRowsOfLifter + threadIdx.x / 32);
+  }
   const auto experts = static_cast<std::uint32_t>(call.args.shape.local_experts);
   for (std::uint32_t expert = threadIdx.x; expert < experts; expert += kSlotThreads)
     counts[expert] = 0;
