@@ -46,6 +46,20 @@ __device__ __forceinline__ void store_shared4(std::uint32_t at, const uint4& v) 
                : "memory");
 }
 
+// One lane of a warp that is together: the compiler knows that it is one alone, so its addresses
+// need no loop around instructions that take them from uniform registers.
+__device__ __forceinline__ bool elect() {
+  std::uint32_t elected;
+  asm volatile(
+      "{.reg .pred is;\n"
+      "elect.sync _|is, 0xFFFFFFFF;\n"
+      "selp.u32 %0, 1, 0, is;\n}"
+      : "=r"(elected)
+      :
+      : "memory");
+  return elected != 0;
+}
+
 // Barriers of this block. One opens for a parity when its arrivals and bytes have come.
 __device__ __forceinline__ void init_barrier(std::uint32_t barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

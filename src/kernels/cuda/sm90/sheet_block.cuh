@@ -138,7 +138,7 @@ __device__ __forceinline__ void run_sheet_block(const Call& call, Shared& shared
   } else {
     give_registers<kOtherRegisters>();
     if (warp == kFeeder) {
-      if (threadIdx.x % 32 == 0)
+      if (elect())
         feed<StagesOfSheets<kFormat, kTiles>>(call, sync, ring, shared.queue);
     } else if (warp == kScout) {
       SheetScout<kFormat, kTiles, BlockSync>(call, sync, shared, ring).run();
