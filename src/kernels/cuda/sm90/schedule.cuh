@@ -32,9 +32,11 @@ class Schedule {
  public:
   std::uint32_t units[3];
 
-  // Of an item, gate and up's and down's.
+  // Units of an item, gate and up's and down's. A share of less than `short_share` units is cut into
+  // one chunk for every block, or, where that is 2, into units.
   __device__ Schedule(const Call& call, std::uint32_t items, std::uint32_t gate_up_units,
-                      std::uint32_t down_units) {
+                      std::uint32_t down_units, std::uint32_t short_share)
+      : short_share_(short_share) {
     const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
     units[kGateUp] = items * gate_up_units;
     units[kDown] = items * down_units;
@@ -48,8 +50,9 @@ class Schedule {
       while (first < units[phase]) {
         const std::uint32_t left = units[phase] - first;
         const std::uint32_t share = left / gridDim.x;
-        if (phase == kCombine || share < kShortShare) {
-          const std::uint32_t chunks = min(left, gridDim.x);
+        if (phase == kCombine || share < short_share_) {
+          const std::uint32_t chunks =
+              phase != kCombine && short_share_ == 2 ? left : min(left, gridDim.x);
           if (ticket < chunks)
             return {phase, first + part(left, ticket, chunks),
                     first + part(left, ticket + 1, chunks)};
@@ -66,11 +69,11 @@ class Schedule {
   }
 
  private:
-  static constexpr std::uint32_t kShortShare = 6;
-
   __device__ static std::uint32_t part(std::uint32_t all, std::uint32_t at, std::uint32_t chunks) {
     return static_cast<std::uint32_t>(std::uint64_t{all} * at / chunks);
   }
+
+  std::uint32_t short_share_;
 };
 
 // The chunks of a block in shared memory, from the thread that takes them to those that work on

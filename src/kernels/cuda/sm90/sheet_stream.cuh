@@ -17,6 +17,7 @@ namespace moxie::cuda::sm90 {
 // A stage of a sheet is one step of all its strips; the steps of a unit's strips are neighbours.
 template <BlockFormat kFormat, std::uint32_t kTiles>
 struct StagesOfSheets {
+  static constexpr std::uint32_t kShortShare = 2;  // nothing is put into place for a chunk
   __device__ static std::uint32_t units_of(const Product& product) { return sheets_of(product); }
   __device__ static const std::byte* unit_at(const Product& product, const std::byte* weights,
                                              std::uint32_t sheet) {

@@ -17,6 +17,7 @@ namespace moxie::cuda::sm90 {
 // What a block reads of an expert, unit after unit: stages of all its warps, as they lie in memory.
 template <BlockFormat kFormat>
 struct StagesOfUnits {
+  static constexpr std::uint32_t kShortShare = 6;
   __device__ static std::uint32_t units_of(const Product& product) { return product.units; }
   __device__ static const std::byte* unit_at(const Product& product, const std::byte* weights,
                                              std::uint32_t unit) {
@@ -48,7 +49,7 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
   std::uint32_t ticket = atomicAdd(&call.work.progress->ticket, 1U);
   const Schedule schedule(call, call.work.progress->items,
                           TStages::units_of(call.experts.gate_up),
-                          TStages::units_of(call.experts.down));
+                          TStages::units_of(call.experts.down), TStages::kShortShare);
 #pragma unroll
   for (std::uint32_t i = 0; i < kFirstExperts; ++i)
     queue.first_experts[i] = call.work.progress->first_experts[i];
