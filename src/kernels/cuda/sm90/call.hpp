@@ -59,6 +59,15 @@ struct Memory {
   std::uint32_t ring;          // the stages in flight
 };
 
+// Powers of two. As numbers that the compiler does not know they make shifts multiplications, on a
+// pipe that has more to spare than that of masks.
+struct Powers {
+  std::uint32_t of_7 = 1U << 7;
+  std::uint32_t of_8 = 1U << 8;
+  std::uint32_t of_15 = 1U << 15;
+  std::uint32_t of_23 = 1U << 23;
+};
+
 struct Call {
   ExpertsArgs args;  // of these tokens alone
   Arranged experts;
@@ -69,6 +78,7 @@ struct Call {
   std::uint32_t item_capacity = 0;
   std::uint32_t wide_rows = 0;  // of a wide item; 0: there are none
   bool wide_acts = false;       // act is f32
+  Powers powers;
   int lab = 0;
 };
 

@@ -21,7 +21,7 @@ constexpr Variant variant() {
           .nvfp4 = experts<Fp16<BlockFormat::nvfp4>, kNarrow, kWide, kWideTiles>};
 }
 // The first that fits is the best; calls of few tokens have no wide items.
-constexpr std::array kVariants = {variant<7, 10>(), variant<4, 10>(), variant<7, 0>(),
+constexpr std::array kVariants = {variant<7, 8>(), variant<4, 8>(), variant<7, 0>(),
                                   variant<4, 0>()};
 
 std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, Memory& memory) {

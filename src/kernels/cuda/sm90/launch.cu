@@ -34,7 +34,8 @@ std::uint32_t lay_out(const Family& family, const ExpertsShape& shape, std::uint
 std::uint32_t lay_out_sheets(const ExpertsShape& shape, const Variant& variant, Memory& memory) {
   memory.ring = kSharedBytes;
   return memory.ring + static_cast<std::uint32_t>(variant.wide) *
-                           sheet_stage_bytes(shape.format, variant.wide_tiles);
+                           sheet_stage_bytes(shape.format, variant.wide_tiles) +
+         sheet_totals_bytes(variant.wide_tiles);
 }
 
 // Null where not even the smallest fits.

@@ -67,8 +67,10 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
     float sums[2][kUsed][4] = {};
 #pragma unroll 2
     for (std::uint32_t step = 0; step < steps; ++step) {
-      multiply_step<kFormat, kUsed>(sums, ring_.wait() + warp_ * step_bytes(kFormat), lane_, rows,
-                                    row_bytes, [this] { ring_.release(); });
+      Step<kFormat, kUsed> operands;
+      operands.load(ring_.wait() + warp_ * step_bytes(kFormat), lane_, rows, row_bytes);
+      ring_.release();
+      multiply(sums, operands, call_.powers);
       rows += kStepColumns * 2;
     }
     if (steps < product.stages) ring_.skip();  // others have one more

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/sm90/call.hpp"
 #include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/tiles.hpp"
 
@@ -16,154 +17,116 @@ namespace moxie::cuda::sm90 {
 inline constexpr float kPlacedMul = 16384.0F;
 
 // Eight codes to the A operand of one MMA, columns 1 and 3 before 0 and 2.
-__device__ __forceinline__ void place(std::uint32_t word, std::uint32_t (&a)[4]) {
+__device__ __forceinline__ void place(std::uint32_t word, const Powers& powers,
+                                      std::uint32_t (&a)[4]) {
   constexpr std::uint32_t kMask = 0x8E008E00U;
   const std::uint32_t mirrored = __brev(word);
   a[0] = word & kMask;
   a[1] = mirrored & kMask;
-  a[2] = word << 8 & kMask;
-  a[3] = mirrored << 8 & kMask;
+  a[2] = word * powers.of_8 & kMask;
+  a[3] = mirrored * powers.of_8 & kMask;
 }
 
 // sums[tile][n]: rows 16 tile .. of the strip, activation rows 8 n ..
 template <int kTiles>
 using Sums = float[2][kTiles][4];
 
-// One step of one lane in registers. Its columns are two halves: groups of 32 of MXFP4, pairs of
-// groups of 16 of NVFP4's lanes.
+// One step of one lane in registers.
 template <BlockFormat kFormat, int kTiles>
 struct Step {
   uint4 quads[2];  // of the two tiles
   uint2 scales;    // MXFP4: of the tiles; NVFP4: x alone, all four
   uint4 rows[kTiles][2];
 
-  // `step` is where the warp's step starts.
-  __device__ __forceinline__ void load_weights(std::uint32_t step, std::uint32_t lane) {
+  // `step` is where the warp's step starts, `at` the lane's first activation row at its first
+  // column of the step.
+  __device__ __forceinline__ void load(std::uint32_t step, std::uint32_t lane, std::uint32_t at,
+                                       std::uint32_t row_bytes) {
+    constexpr bool kMx = kFormat == BlockFormat::mxfp4;
     quads[0] = load_shared4(step + lane * 16);
     quads[1] = load_shared4(step + 512 + lane * 16);
-    if constexpr (kFormat == BlockFormat::mxfp4) {
+    if constexpr (kMx) {
       scales = load_shared2(step + kStepCodes + lane / 4 * 8);
     } else {
       scales.x = load_shared1(step + kStepCodes + lane * 4);
     }
-  }
-  // `at`: the lane's first activation row at its first column of the step.
-  template <int kHalf>
-  __device__ __forceinline__ void load_rows(int tile, std::uint32_t at, std::uint32_t row_bytes) {
-    constexpr std::uint32_t kApart = kFormat == BlockFormat::mxfp4 ? 64 : 16;
-    rows[tile][kHalf] = load_shared4(at + tile * 8 * row_bytes + kHalf * kApart);
-  }
-};
-
-// The factors of a step's weights: powers of two of sums where the format is MXFP4.
-template <BlockFormat kFormat>
-struct Factors;
-
-template <>
-struct Factors<BlockFormat::mxfp4> {
-  std::uint32_t bytes[2];  // of the tiles
-  __device__ __forceinline__ explicit Factors(const uint2& scales) : bytes{scales.x, scales.y} {}
-};
-
-// Pairs of equal halves.
-template <>
-struct Factors<BlockFormat::nvfp4> {
-  std::uint32_t pairs[4];
-  __device__ __forceinline__ explicit Factors(const uint2& scales) {
-    std::uint32_t low;
-    std::uint32_t high;
-    asm("{.reg .b16 a,b; mov.b32 {a,b},%2; cvt.rn.f16x2.e4m3x2 %0,a; cvt.rn.f16x2.e4m3x2 %1,b;}"
-        : "=r"(low), "=r"(high)
-        : "r"(scales.x));
-    pairs[0] = permute(low, 0, 0x1010);
-    pairs[1] = permute(low, 0, 0x3232);
-    pairs[2] = permute(high, 0, 0x1010);
-    pairs[3] = permute(high, 0, 0x3232);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      rows[n][0] = load_shared4(at + n * 8 * row_bytes);
+      rows[n][1] = load_shared4(at + n * 8 * row_bytes + (kMx ? 64 : 16));
+    }
   }
 };
 
-// One half of a step's columns, 16 rows of its weights.
-template <int kHalf, int kTiles>
-__device__ __forceinline__ void multiply_half(Sums<kTiles>& sums,
-                                              const Step<BlockFormat::mxfp4, kTiles>& step,
-                                              const Factors<BlockFormat::mxfp4>& factors,
-                                              int tile) {
+template <int kTiles>
+__device__ __forceinline__ void multiply(Sums<kTiles>& sums,
+                                         const Step<BlockFormat::mxfp4, kTiles>& step,
+                                         const Powers& powers) {
   constexpr std::uint32_t kExponent = 0x7F800000U;
-  const uint4 q = step.quads[tile];
-  const std::uint32_t bytes = factors.bytes[tile];
-  std::uint32_t first[4];
-  std::uint32_t second[4];
-  place(kHalf == 0 ? q.x : q.z, first);
-  place(kHalf == 0 ? q.y : q.w, second);
-  const float upper = __uint_as_float((kHalf == 0 ? bytes << 23 : bytes << 7) & kExponent);
-  const float lower = __uint_as_float((kHalf == 0 ? bytes << 15 : bytes >> 1) & kExponent);
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-    const uint4 x = step.rows[n][kHalf];
-    float group_sums[4] = {};
-    mma(group_sums, first, x.x, x.y);
-    mma(group_sums, second, x.z, x.w);
-    float(&to)[4] = sums[tile][n];
-    to[0] = fmaf(group_sums[0], upper, to[0]);
-    to[1] = fmaf(group_sums[1], upper, to[1]);
-    to[2] = fmaf(group_sums[2], lower, to[2]);
-    to[3] = fmaf(group_sums[3], lower, to[3]);
-  }
-}
-
-template <int kHalf, int kTiles>
-__device__ __forceinline__ void multiply_half(Sums<kTiles>& sums,
-                                              const Step<BlockFormat::nvfp4, kTiles>& step,
-                                              const Factors<BlockFormat::nvfp4>& factors,
-                                              int tile) {
-  const uint4 q = step.quads[tile];
+  for (int tile = 0; tile < 2; ++tile) {
+    const uint4 q = step.quads[tile];
+    const std::uint32_t bytes = tile == 0 ? step.scales.x : step.scales.y;
 #pragma unroll
-  for (int word = 0; word < 2; ++word) {
-    std::uint32_t a[4];
-    place(kHalf == 0 ? (word == 0 ? q.x : q.y) : (word == 0 ? q.z : q.w), a);
-    a[0] = multiply_halves(a[0], factors.pairs[2 * tile]);
-    a[1] = multiply_halves(a[1], factors.pairs[2 * tile + 1]);
-    a[2] = multiply_halves(a[2], factors.pairs[2 * tile]);
-    a[3] = multiply_halves(a[3], factors.pairs[2 * tile + 1]);
+    for (int group = 0; group < 2; ++group) {
+      std::uint32_t first[4];
+      std::uint32_t second[4];
+      place(group == 0 ? q.x : q.z, powers, first);
+      place(group == 0 ? q.y : q.w, powers, second);
+      const float upper = __uint_as_float(bytes * (group == 0 ? powers.of_23 : powers.of_7) & kExponent);
+      const float lower = __uint_as_float((group == 0 ? bytes * powers.of_15 : bytes >> 1) & kExponent);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const uint4 x = step.rows[n][kHalf];
-      mma(sums[tile][n], a, word == 0 ? x.x : x.z, word == 0 ? x.y : x.w);
+      for (int n = 0; n < kTiles; ++n) {
+        const uint4 x = step.rows[n][group];
+        float group_sums[4] = {};
+        mma(group_sums, first, x.x, x.y);
+        mma(group_sums, second, x.z, x.w);
+        float(&to)[4] = sums[tile][n];
+        to[0] = fmaf(group_sums[0], upper, to[0]);
+        to[1] = fmaf(group_sums[1], upper, to[1]);
+        to[2] = fmaf(group_sums[2], lower, to[2]);
+        to[3] = fmaf(group_sums[3], lower, to[3]);
+      }
     }
   }
 }
 
-// Loads a step, calls release() and multiplies. Rows of more than 16 tokens come one half after
-// the other: fewer registers.
-template <BlockFormat kFormat, int kTiles, class Release>
-__device__ __forceinline__ void multiply_step(Sums<kTiles>& sums, std::uint32_t weights,
-                                              std::uint32_t lane, std::uint32_t rows,
-                                              std::uint32_t row_bytes, const Release& release) {
-  Step<kFormat, kTiles> step;
-  step.load_weights(weights, lane);
-  if constexpr (kTiles > 2) {
+// Four E4M3 scales to two pairs of equal halves each.
+__device__ __forceinline__ void scale_pairs(std::uint32_t bytes, std::uint32_t (&pairs)[4]) {
+  std::uint32_t low;
+  std::uint32_t high;
+  asm("{.reg .b16 a,b; mov.b32 {a,b},%2; cvt.rn.f16x2.e4m3x2 %0,a; cvt.rn.f16x2.e4m3x2 %1,b;}"
+      : "=r"(low), "=r"(high)
+      : "r"(bytes));
+  pairs[0] = permute(low, 0, 0x1010);
+  pairs[1] = permute(low, 0, 0x3232);
+  pairs[2] = permute(high, 0, 0x1010);
+  pairs[3] = permute(high, 0, 0x3232);
+}
+
+template <int kTiles>
+__device__ __forceinline__ void multiply(Sums<kTiles>& sums,
+                                         const Step<BlockFormat::nvfp4, kTiles>& step,
+                                         const Powers& powers) {
+  std::uint32_t pairs[4];
+  scale_pairs(step.scales.x, pairs);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) step.template load_rows<0>(n, rows, row_bytes);
-    const Factors<kFormat> factors(step.scales);
+  for (int tile = 0; tile < 2; ++tile) {
+    const uint4 q = step.quads[tile];
+    const std::uint32_t words[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) multiply_half<0>(sums, step, factors, tile);
+    for (int word = 0; word < 4; ++word) {
+      std::uint32_t a[4];
+      place(words[word], powers, a);
+      a[0] = multiply_halves(a[0], pairs[2 * tile]);
+      a[1] = multiply_halves(a[1], pairs[2 * tile + 1]);
+      a[2] = multiply_halves(a[2], pairs[2 * tile]);
+      a[3] = multiply_halves(a[3], pairs[2 * tile + 1]);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) step.template load_rows<1>(n, rows, row_bytes);
-    release();
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) multiply_half<1>(sums, step, factors, tile);
-  } else {
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      step.template load_rows<0>(n, rows, row_bytes);
-      step.template load_rows<1>(n, rows, row_bytes);
-    }
-    release();
-    const Factors<kFormat> factors(step.scales);
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      multiply_half<0>(sums, step, factors, tile);
-      multiply_half<1>(sums, step, factors, tile);
+      for (int n = 0; n < kTiles; ++n) {
+        const uint4 x = step.rows[n][word / 2];
+        mma(sums[tile][n], a, word % 2 == 0 ? x.x : x.z, word % 2 == 0 ? x.y : x.w);
+      }
     }
   }
 }

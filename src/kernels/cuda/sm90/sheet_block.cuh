@@ -23,6 +23,8 @@ class SheetMultiplier {
         shared_(shared),
         warp_(__shfl_sync(0xFFFFFFFFU, multiplier_thread() / 32, 0)),
         lane_(threadIdx.x % 32),
+        totals_(ring + TSync::kPlaces * sheet_stage_bytes(kFormat, kTiles) +
+                warp_ * kTiles * 2 * kTileSums + lane_ * 16),
         ring_(sync, ring) {}
 
   __device__ void run() {
@@ -65,15 +67,38 @@ class SheetMultiplier {
         continue;
       }
       float totals[2][kUsed][4] = {};
-      for (std::uint32_t split = 0; split < product.splits; ++split) {
+      const std::uint32_t last = product.splits - 1;
+      for (std::uint32_t split = 0; split <= last; ++split) {
         float sums[2][kUsed][4] = {};
         multiply_split(sums, product.steps_of(split));
-#pragma unroll
-        for (int i = 0; i < 8 * kUsed; ++i)
-          totals[i / (4 * kUsed)][i / 4 % kUsed][i % 4] +=
-              sums[i / (4 * kUsed)][i / 4 % kUsed][i % 4];
+        add(totals, sums, split == 0, split == last);
       }
       store(segment, strip, results, totals);
+    }
+  }
+
+  // Of a split, the first or the last of a strip perhaps. Totals of many rows lie in memory between
+  // the splits.
+  template <int kUsed>
+  __device__ __forceinline__ void add(float (&totals)[2][kUsed][4],
+                                      const float (&sums)[2][kUsed][4], bool first,
+                                      bool last) const {
+#pragma unroll
+    for (int i = 0; i < 2 * kUsed; ++i) {
+      float(&total)[4] = totals[i / kUsed][i % kUsed];
+      const float(&sum)[4] = sums[i / kUsed][i % kUsed];
+      const std::uint32_t at = totals_ + i * kTileSums;
+      if constexpr (kUsed * kRowsOfTile > kRowsInRegisters) {
+        uint4 before = make_uint4(0, 0, 0, 0);
+        if (!first) before = load_shared4(at);
+        total[0] = __uint_as_float(before.x), total[1] = __uint_as_float(before.y);
+        total[2] = __uint_as_float(before.z), total[3] = __uint_as_float(before.w);
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) total[k] += sum[k];
+      if constexpr (kUsed * kRowsOfTile > kRowsInRegisters) {
+        if (!last) store_shared4(at, total);
+      }
     }
   }
 
@@ -83,11 +108,13 @@ class SheetMultiplier {
     const std::uint32_t weights = warp_ * step_bytes(kFormat);
     const std::uint32_t rows =
         kWarps * step_bytes(kFormat) + lane_offset(kFormat, lane_, kPitch);
-#pragma unroll kUsed > 2 ? 1 : 2
+#pragma unroll 2
     for (std::uint32_t step = 0; step < steps; ++step) {
+      Step<kFormat, kUsed> operands;
       const std::uint32_t stage = ring_.wait();
-      multiply_step<kFormat, kUsed>(sums, stage + weights, lane_, stage + rows, kPitch,
-                                    [this] { ring_.release(); });
+      operands.load(stage + weights, lane_, stage + rows, kPitch);
+      ring_.release();
+      sm90::multiply(sums, operands, call_.powers);
     }
   }
 
@@ -118,6 +145,7 @@ class SheetMultiplier {
   Shared& shared_;
   std::uint32_t warp_;
   std::uint32_t lane_;
+  std::uint32_t totals_;  // the lane's
   RingReader<sheet_stage_bytes(kFormat, kTiles), TSync> ring_;
   std::uint32_t turn_ = 0;  // of the chunk that is begun next
 };

@@ -36,6 +36,13 @@ __host__ __device__ constexpr std::uint32_t sheet_stage_bytes(BlockFormat format
   return kWarps * step_bytes(format) + tiles * kRowsOfTile * sheet_pitch(format);
 }
 
+// Behind the stages: a warp's totals over the splits of its strip, where its registers do not hold
+// them, of items of more than 16 rows.
+inline constexpr std::uint32_t kRowsInRegisters = 16;
+__host__ __device__ constexpr std::uint32_t sheet_totals_bytes(std::uint32_t tiles) {
+  return tiles * kRowsOfTile > kRowsInRegisters ? kWarps * tiles * 2 * kTileSums : 0;
+}
+
 // The barriers of such a block. `segment_stored` opens when all results of a segment are written.
 template <int kStages>
 struct SheetSync {
