@@ -93,7 +93,7 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
   } else {
     give_registers<kOtherRegisters>();
     if (warp == kFeeder) {
-      if (elect()) {
+      if (threadIdx.x % 32 == 0) {
         if (kStart == Start::early) wait_for_previous();
         feed<Stages>(call, sync, base + memory.ring, shared.queue);
       }

@@ -78,6 +78,7 @@ struct Call {
   std::uint32_t item_capacity = 0;
   std::uint32_t wide_rows = 0;  // of a wide item; 0: there are none
   bool wide_acts = false;       // act is f32
+  bool sheets = false;          // wide items are multiplied as sheets
   Powers powers;
   int lab = 0;
 };

@@ -74,7 +74,8 @@ class Finisher {
     const std::uint32_t strips = product.strips_of_unit;
     const std::uint32_t parts = strips * (paired ? 1 : 2);
     const std::uint32_t apart = strips * kWarpSums;  // from split to split
-    const std::uint32_t token = first_token + lane_ % 4 * 2;
+    const typename Results<kPhase>::template Tokens<TArithmetic::kLifts> tokens(
+        segment, first_token + lane_ % 4 * 2);
 #pragma unroll 1
     for (std::uint32_t part = parts == 1 ? (warp_ + turn_.place) % 2 : warp_; part < parts;
          part += kFinishers) {
@@ -88,9 +89,8 @@ class Finisher {
       const float4 first = sum_of(from, product.splits / kJoined, apart);
       const float4 second = paired ? sum_of(from + kTileSums, product.splits / kJoined, apart)
                                    : make_float4(0, 0, 0, 0);
-      results.template store<TArithmetic::kLifts>(segment, token, column, biases,
-                                                  {first.x, first.y, first.z, first.w},
-                                                  {second.x, second.y, second.z, second.w});
+      results.store(tokens, column, biases, {first.x, first.y, first.z, first.w},
+                    {second.x, second.y, second.z, second.w});
     }
   }
 

@@ -140,6 +140,7 @@ void run(const Family& family, const ExpertsArgs& args) {
   const unsigned blocks = blocks_of(args);
   auto* stream = static_cast<cudaStream_t>(args.stream);
   const bool lifts = family.sheets && variant->wide > 0;
+  call.sheets = lifts;
   const std::uint64_t most = piece_of(family, args.shape, args.tokens);
   for (std::uint64_t first = 0; first < args.tokens; first += most) {
     const std::uint64_t tokens = std::min(most, args.tokens - first);
@@ -149,7 +150,7 @@ void run(const Family& family, const ExpertsArgs& args) {
     call.slots = static_cast<std::uint32_t>(tokens * args.shape.top_k);
     // What a launch that failed would have made, the next one must not read.
     const unsigned lifters = lifts ? lifting_blocks(call.tokens) : 0;
-    int code = launch(prepare_slots, 1 + lifters, kSlotThreads,
+    int code = launch(lifts ? prepare_slots<true> : prepare_slots<false>, 1 + lifters, kSlotThreads,
                       args.shape.local_experts * sizeof(std::uint32_t), stream, call);
     if (code == cudaSuccess) code = launch(kernel, blocks, kBlockThreads, bytes, stream, call);
     if (code == cudaSuccess && args.act_tap != nullptr)
@@ -179,7 +180,8 @@ int prepare(const Family& family) {
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kMemoryMost));
     }
   }
-  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots)));
+  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots<false>)));
+  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots<true>)));
   note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(tap_acts)));
   if (first != cudaSuccess) (void)cudaGetLastError();
   return first;

@@ -42,30 +42,41 @@ class Results {
     return biases;
   }
 
-  // A lane's sums as an MMA gives them: two rows of the product, 8 apart from `column` on, of two
-  // neighbouring tokens; `second` are up's, where `first` are gate's.
+  // Two neighbouring tokens of a segment.
   template <bool kLifts>
-  __device__ __forceinline__ void store(const Segment& segment, std::uint32_t token,
-                                        std::uint32_t column, const Biases& biases,
-                                        const float (&first)[4], const float (&second)[4]) const {
+  struct Tokens {
     std::uint32_t slot[2];
     float lower[2];
+    bool there[2];
+    __device__ __forceinline__ Tokens(const Segment& segment, std::uint32_t token) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      slot[i] = segment.slot[token + i];
-      lower[i] = kLifts ? row_scale(segment.amax[token + i]).lower : 1.0F;
+      for (int i = 0; i < 2; ++i) {
+        slot[i] = segment.slot[token + i];
+        lower[i] = kLifts ? row_scale(segment.amax[token + i]).lower : 1.0F;
+        there[i] = token + i < segment.rows;
+      }
     }
+  };
+
+  // A lane's sums as an MMA gives them: two rows of the product, 8 apart from `column` on, of two
+  // tokens; `second` are up's, where `first` are gate's.
+  template <bool kLifts>
+  __device__ __forceinline__ void store(const Tokens<kLifts>& tokens, std::uint32_t column,
+                                        const Biases& biases, const float (&first)[4],
+                                        const float (&second)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (token + i % 2 >= segment.rows) continue;
-      const float value = fmaf(first[i] * lower[i % 2], mul_first_, biases.of[i / 2][0]);
+      if (!tokens.there[i % 2]) continue;
+      const float lower = tokens.lower[i % 2];
+      const std::uint32_t slot = tokens.slot[i % 2];
+      const float value = fmaf(first[i] * lower, mul_first_, biases.of[i / 2][0]);
       const std::uint32_t at = column + i / 2 * 8;
       if constexpr (kPhase == kDown) {
-        call_.work.down[std::uint64_t{slot[i % 2]} * call_.args.shape.hidden + at] = value;
+        call_.work.down[std::uint64_t{slot} * call_.args.shape.hidden + at] = value;
       } else {
         const float up =
-            paired() ? fmaf(second[i] * lower[i % 2], mul_second_, biases.of[i / 2][1]) : value;
-        store_act(at, slot[i % 2], value, up);
+            paired() ? fmaf(second[i] * lower, mul_second_, biases.of[i / 2][1]) : value;
+        store_act(at, slot, value, up);
       }
     }
   }

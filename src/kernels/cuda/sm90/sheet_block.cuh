@@ -130,10 +130,9 @@ class SheetMultiplier {
     if (!paired) lower_biases = results.biases(column + 16);
 #pragma unroll 1
     for (std::uint32_t token = lane_ % 4 * 2; token < segment.rows; token += kRowsOfTile) {
-      results.template store<true>(segment, token, column, biases, sums[0][0], sums[1][0]);
-      if (!paired)
-        results.template store<true>(segment, token, column + 16, lower_biases, sums[1][0],
-                                     sums[1][0]);
+      const typename Results<kPhase>::template Tokens<true> tokens(segment, token);
+      results.store(tokens, column, biases, sums[0][0], sums[1][0]);
+      if (!paired) results.store(tokens, column + 16, lower_biases, sums[1][0], sums[1][0]);
 #pragma unroll
       for (int i = 0; i < 8 * (kUsed - 1); ++i)
         sums[i % 2][i / 8][i / 2 % 4] = sums[i % 2][i / 8 + 1][i / 2 % 4];

@@ -14,6 +14,7 @@
 namespace moxie::cuda::sm90 {
 
 inline constexpr std::uint32_t kSlotThreads = 1024;
+inline constexpr std::uint32_t kShortSteps = 16;  // where sums over warps cost most
 
 // Inclusive sums over the block.
 __device__ inline std::uint32_t running_sum(std::uint32_t value) {
@@ -32,24 +33,30 @@ __device__ inline std::uint32_t running_sum(std::uint32_t value) {
   return value + sum;
 }
 
-// Wide items read weights once for more rows but leave less memory to what is in flight: they are
-// worth it where 8 rows would read noticeably more.
+// Wide items read weights once for more rows. They are worth it where 8 rows would read noticeably
+// more; as sheets, which need no sums over warps and no rows put into place, from so many rows of an
+// expert on that the last sheets to end cost less than that.
 __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
                                   std::uint32_t experts) {
   __shared__ std::uint32_t narrow;
   __shared__ std::uint32_t wide;
   if (call.wide_rows == 0 || call.tokens <= kRowsOfTile) return false;
   if (call.lab != 0) return call.lab == 1;
-  if (threadIdx.x == 0) narrow = wide = 0;
+  __shared__ std::uint32_t rows;
+  __shared__ std::uint32_t busy;
+  if (threadIdx.x == 0) narrow = wide = rows = busy = 0;
   __syncthreads();
   for (std::uint32_t expert = threadIdx.x; expert < experts; expert += kSlotThreads) {
     const std::uint32_t count = counts[expert];
     if (count == 0) continue;
     atomicAdd(&narrow, (count + kRowsOfTile - 1) / kRowsOfTile);
     atomicAdd(&wide, (count + call.wide_rows - 1) / call.wide_rows);
+    atomicAdd(&rows, count);
+    atomicAdd(&busy, 1U);
   }
   __syncthreads();
-  return narrow > wide + wide / 8;
+  if (narrow > wide + wide / 8) return true;
+  return call.sheets && 2 * rows >= (call.experts.down.steps < kShortSteps ? 2 : 5) * busy;
 }
 
 // counts: [local experts] in shared memory; holds the experts' first items afterwards. Returns the
@@ -101,7 +108,7 @@ __device__ inline void put_slot(const Call& call, const std::uint32_t* first_ite
   call.work.items[first_items[expert] + place / item_rows].slot[place % item_rows] = slot;
 }
 
-// Blocks behind the first of prepare_slots: a warp lifts a row of x.
+// A warp of prepare_slots lifts a row of x.
 inline constexpr std::uint32_t kRowsOfLifter = kSlotThreads / 32;
 inline std::uint32_t lifting_blocks(std::uint32_t tokens) {
   return (tokens + kRowsOfLifter - 1) / kRowsOfLifter;
@@ -113,11 +120,12 @@ __device__ inline void lift_x(const Call& call, std::uint32_t row) {
               call.work.lifted_x + std::uint64_t{row} * rows.columns, call.work.x_amax + row);
 }
 
-// The first block prepares slots.
+// One block; where rows are lifted, others behind it do that.
+template <bool kLifts>
 __global__ void __launch_bounds__(kSlotThreads) prepare_slots(const __grid_constant__ Call call) {
   extern __shared__ std::uint32_t counts[];
   launch_dependents();
-  if (blockIdx.x > 0) {
+  if (kLifts && blockIdx.x > 0) {
     wait_for_previous();
     return lift_x(call, (blockIdx.x - 1) * kRowsOfLifter + threadIdx.x / 32);
   }
