@@ -80,7 +80,6 @@ struct Call {
   bool wide_acts = false;       // act is f32
   bool sheets = false;          // wide items are multiplied as sheets
   Powers powers;
-  int lab = 0;
 };
 
 // Items of 8 rows; every expert ends at most one early.

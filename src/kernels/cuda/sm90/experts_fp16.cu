@@ -20,7 +20,8 @@ constexpr Variant variant() {
           .mxfp4 = experts<Fp16<BlockFormat::mxfp4>, kNarrow, kWide, kWideTiles>,
           .nvfp4 = experts<Fp16<BlockFormat::nvfp4>, kNarrow, kWide, kWideTiles>};
 }
-// The first that fits is the best; calls of few tokens have no wide items.
+// The first that fits is the best; calls of few tokens have no wide items. Wide ones are sheets,
+// which take the same memory whatever the widths are.
 constexpr std::array kVariants = {variant<7, 8>(), variant<4, 8>(), variant<7, 0>(),
                                   variant<4, 0>()};
 

@@ -7,7 +7,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/align.hpp"
 #include "kernels/cuda/sm90/family.hpp"
@@ -33,8 +32,9 @@ std::uint32_t lay_out(const Family& family, const ExpertsShape& shape, std::uint
 // Of sheets.
 std::uint32_t lay_out_sheets(const ExpertsShape& shape, const Variant& variant, Memory& memory) {
   memory.ring = kSharedBytes;
-  return memory.ring + static_cast<std::uint32_t>(variant.wide) *
-                           sheet_stage_bytes(shape.format, variant.wide_tiles) +
+  return memory.ring +
+         static_cast<std::uint32_t>(variant.wide) *
+             sheet_stage_bytes(shape.format, variant.wide_tiles) +
          sheet_totals_bytes(variant.wide_tiles);
 }
 
@@ -45,10 +45,9 @@ const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint
     if (tokens <= kRowsOfTile && variant.wide > 0) continue;
     bytes = lay_out(family, shape, 1, variant.narrow, memory[0]);
     if (variant.wide > 0)
-      bytes = std::max(
-          bytes, family.sheets
-                     ? lay_out_sheets(shape, variant, memory[1])
-                     : lay_out(family, shape, variant.wide_tiles, variant.wide, memory[1]));
+      bytes = std::max(bytes, family.sheets ? lay_out_sheets(shape, variant, memory[1])
+                                            : lay_out(family, shape, variant.wide_tiles,
+                                                      variant.wide, memory[1]));
     if (bytes <= kMemoryMost) return &variant;
   }
   return nullptr;
@@ -135,7 +134,6 @@ void run(const Family& family, const ExpertsArgs& args) {
   }
   call.experts = arranged(args.shape, args.weights.offsets);
   call.wide_rows = variant->wide_tiles * kRowsOfTile;
-  if (const char* lab = std::getenv("MOXIE_LAB")) call.lab = std::atoi(lab);
   call.wide_acts = args.shape.act_format != ActFormat::bf16;
   const unsigned blocks = blocks_of(args);
   auto* stream = static_cast<cudaStream_t>(args.stream);

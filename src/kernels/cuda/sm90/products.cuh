@@ -73,8 +73,10 @@ __device__ __forceinline__ void multiply(Sums<kTiles>& sums,
       std::uint32_t second[4];
       place(group == 0 ? q.x : q.z, powers, first);
       place(group == 0 ? q.y : q.w, powers, second);
-      const float upper = __uint_as_float(bytes * (group == 0 ? powers.of_23 : powers.of_7) & kExponent);
-      const float lower = __uint_as_float((group == 0 ? bytes * powers.of_15 : bytes >> 1) & kExponent);
+      const float upper =
+          __uint_as_float(bytes * (group == 0 ? powers.of_23 : powers.of_7) & kExponent);
+      const float lower =
+          __uint_as_float((group == 0 ? bytes * powers.of_15 : bytes >> 1) & kExponent);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const uint4 x = step.rows[n][group];

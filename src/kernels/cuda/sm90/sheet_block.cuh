@@ -106,8 +106,7 @@ class SheetMultiplier {
   __device__ __forceinline__ void multiply_split(float (&sums)[2][kUsed][4], std::uint32_t steps) {
     constexpr std::uint32_t kPitch = sheet_pitch(kFormat);
     const std::uint32_t weights = warp_ * step_bytes(kFormat);
-    const std::uint32_t rows =
-        kWarps * step_bytes(kFormat) + lane_offset(kFormat, lane_, kPitch);
+    const std::uint32_t rows = kWarps * step_bytes(kFormat) + lane_offset(kFormat, lane_, kPitch);
 #pragma unroll 2
     for (std::uint32_t step = 0; step < steps; ++step) {
       Step<kFormat, kUsed> operands;
@@ -165,8 +164,7 @@ __device__ __forceinline__ void run_sheet_block(const Call& call, Shared& shared
   } else {
     give_registers<kOtherRegisters>();
     if (warp == kFeeder) {
-      if (elect())
-        feed<StagesOfSheets<kFormat, kTiles>>(call, sync, ring, shared.queue);
+      if (elect()) feed<StagesOfSheets<kFormat, kTiles>>(call, sync, ring, shared.queue);
     } else if (warp == kScout) {
       SheetScout<kFormat, kTiles, BlockSync>(call, sync, shared, ring).run();
     } else {

@@ -17,7 +17,7 @@ namespace moxie::cuda::sm90 {
 // A stage of a sheet is one step of all its strips; the steps of a unit's strips are neighbours.
 template <BlockFormat kFormat, std::uint32_t kTiles>
 struct StagesOfSheets {
-  static constexpr std::uint32_t kShortShare = 2;  // nothing is put into place for a chunk
+  static constexpr Grain kGrain = Grain::fine;
   __device__ static std::uint32_t units_of(const Product& product) { return sheets_of(product); }
   __device__ static const std::byte* unit_at(const Product& product, const std::byte* weights,
                                              std::uint32_t sheet) {
@@ -88,8 +88,7 @@ class SheetScout {
   // `row`: the lane's of the item.
   __device__ __forceinline__ void copy_rows(const Head& head, std::uint32_t row) {
     const Product& product = product_of(call_, head.phase);
-    const std::uint16_t* rows =
-        head.phase == kGateUp ? call_.work.lifted_x : call_.work.lifted_act;
+    const std::uint16_t* rows = head.phase == kGateUp ? call_.work.lifted_x : call_.work.lifted_act;
     const std::uint16_t* first[kCopies];
     std::uint32_t copies = 0;  // of this lane
 #pragma unroll
@@ -99,13 +98,12 @@ class SheetScout {
       first[i] = rows + std::uint64_t{of_place} * product.columns + lane_ % kParts * 8;
       if (place < head.rows) copies = i + 1;
     }
-    const std::uint32_t offset = kWarps * step_bytes(kFormat) +
-                                 lane_ / kParts * sheet_pitch(kFormat) + lane_ % kParts * 16;
+    const std::uint32_t offset =
+        kWarps * step_bytes(kFormat) + lane_ / kParts * sheet_pitch(kFormat) + lane_ % kParts * 16;
     for (std::uint32_t sheet = head.unit; sheet < head.end; ++sheet) {
       for (std::uint32_t step = 0; step < product.steps; ++step) {
         wait_barrier(sync_.weights_free[stage_.place], stage_.parity);
-        const std::uint32_t to =
-            ring_ + stage_.place * sheet_stage_bytes(kFormat, kTiles) + offset;
+        const std::uint32_t to = ring_ + stage_.place * sheet_stage_bytes(kFormat, kTiles) + offset;
 #pragma unroll
         for (std::uint32_t i = 0; i < kCopies; ++i) {
           if (i < copies)

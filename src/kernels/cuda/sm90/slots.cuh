@@ -33,15 +33,15 @@ __device__ inline std::uint32_t running_sum(std::uint32_t value) {
   return value + sum;
 }
 
-// Wide items read weights once for more rows. They are worth it where 8 rows would read noticeably
-// more; as sheets, which need no sums over warps and no rows put into place, from so many rows of an
-// expert on that the last sheets to end cost less than that.
+// Wide items read weights once for more rows: they are worth it where 8 rows would read noticeably
+// more. Sheets are also where experts have 2.5 rows, since nothing is put into place for an item
+// and no sums meet in memory; where those cost most, always. With fewer rows long sheets end
+// unevenly.
 __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
                                   std::uint32_t experts) {
   __shared__ std::uint32_t narrow;
   __shared__ std::uint32_t wide;
   if (call.wide_rows == 0 || call.tokens <= kRowsOfTile) return false;
-  if (call.lab != 0) return call.lab == 1;
   __shared__ std::uint32_t rows;
   __shared__ std::uint32_t busy;
   if (threadIdx.x == 0) narrow = wide = rows = busy = 0;
@@ -56,7 +56,8 @@ __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
   }
   __syncthreads();
   if (narrow > wide + wide / 8) return true;
-  return call.sheets && 2 * rows >= (call.experts.down.steps < kShortSteps ? 2 : 5) * busy;
+  if (!call.sheets) return false;
+  return call.experts.down.steps < kShortSteps || 2 * rows >= 5 * busy;
 }
 
 // counts: [local experts] in shared memory; holds the experts' first items afterwards. Returns the

@@ -17,7 +17,7 @@ namespace moxie::cuda::sm90 {
 // What a block reads of an expert, unit after unit: stages of all its warps, as they lie in memory.
 template <BlockFormat kFormat>
 struct StagesOfUnits {
-  static constexpr std::uint32_t kShortShare = 6;
+  static constexpr Grain kGrain = Grain::coarse;  // a chunk's rows are put into place
   __device__ static std::uint32_t units_of(const Product& product) { return product.units; }
   __device__ static const std::byte* unit_at(const Product& product, const std::byte* weights,
                                              std::uint32_t unit) {
@@ -47,9 +47,8 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
   const std::uint64_t policy = evict_first();
   // The first chunk's number and the count of items are on their way together.
   std::uint32_t ticket = atomicAdd(&call.work.progress->ticket, 1U);
-  const Schedule schedule(call, call.work.progress->items,
-                          TStages::units_of(call.experts.gate_up),
-                          TStages::units_of(call.experts.down), TStages::kShortShare);
+  const Schedule schedule(call, call.work.progress->items, TStages::units_of(call.experts.gate_up),
+                          TStages::units_of(call.experts.down), TStages::kGrain);
 #pragma unroll
   for (std::uint32_t i = 0; i < kFirstExperts; ++i)
     queue.first_experts[i] = call.work.progress->first_experts[i];
@@ -79,8 +78,8 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
         const std::uint32_t expert =
             item < kFirstExperts ? queue.first_experts[item] : call.work.items[item].expert;
         from = TStages::unit_at(
-            product,
-            call.args.weights.blobs + expert * call.args.weights.stride + product.offset, unit);
+            product, call.args.weights.blobs + expert * call.args.weights.stride + product.offset,
+            unit);
       }
       from = TStages::copy(product, from, unit, sync, ring, at, policy);
       if (++unit == units) unit = 0, ++item, from = nullptr;
@@ -117,11 +116,8 @@ __device__ __forceinline__ void each_segment(const Call& call, TSync sync, const
     turn.next();
     if (chunk.phase == kNothing) return publish({.phase = kNothing, .chunk = number});
     if (chunk.phase == kCombine) {
-      publish({.phase = kCombine,
-               .chunk = number,
-               .begins = 1,
-               .unit = chunk.unit,
-               .end = chunk.end});
+      publish(
+          {.phase = kCombine, .chunk = number, .begins = 1, .unit = chunk.unit, .end = chunk.end});
       continue;
     }
     const std::uint32_t units = TStages::units_of(product_of(call, chunk.phase));
@@ -153,8 +149,7 @@ class Scout {
   __device__ void rehearse() { publish({.phase = kGateUp, .rows = 1}); }
 
   __device__ void run() {
-    each_segment<TStages>(call_, sync_, shared_.queue,
-                          [this](const Head& head) { publish(head); });
+    each_segment<TStages>(call_, sync_, shared_.queue, [this](const Head& head) { publish(head); });
   }
 
  private:
