@@ -61,7 +61,7 @@ PIPE_OF = {name: pipe for pipe, names in PIPES.items() for name in names.split()
 LIMITS = {
     ("experts", "fp16", "mxfp4", 8): (1.9, 0.75),
     ("experts", "fp16", "nvfp4", 8): (1.95, 0.7),
-    ("experts", "fp16", "mxfp4", 16): (2.25, 0.75),
+    ("experts", "fp16", "mxfp4", 16): (2.26, 0.75),
     ("experts", "fp16", "nvfp4", 16): (2.1, 0.7),
     ("experts", "fp16", "mxfp4", 24): (2.65, 0.75),
     ("experts", "fp16", "nvfp4", 24): (2.26, 0.7),

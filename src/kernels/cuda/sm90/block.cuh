@@ -41,9 +41,9 @@ class Multiplier {
   }
 
  private:
-  // A rehearsal begins nothing.
+  // A rehearsal begins nothing, and nobody waits for the first chunk.
   __device__ __forceinline__ void note_begin(const Segment& segment) {
-    if (multiplier_thread() != 0 || segment.begins == 0) return;
+    if (multiplier_thread() != 0 || segment.begins == 0 || segment.chunk == 0) return;
     arrive(sync_.chunk_begun[turn_]);
     turn_ = (turn_ + 1) % Queue::kSize;
   }

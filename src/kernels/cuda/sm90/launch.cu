@@ -38,11 +38,19 @@ std::uint32_t lay_out_sheets(const ExpertsShape& shape, const Variant& variant, 
          sheet_totals_bytes(variant.wide_tiles);
 }
 
+// Whether wide items are not worth the wait for the routing, which tells if they are: then a block
+// begins before it. An even routing gives an expert less than 1.5 rows.
+bool has_few_rows(const Family& family, const ExpertsShape& shape, std::uint64_t tokens) {
+  if (tokens <= kRowsOfTile) return true;
+  return family.sheets && shape.inter >= kShortSteps * kStepColumns &&
+         2 * tokens * shape.top_k < 3 * shape.experts;
+}
+
 // Null where not even the smallest fits.
 const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint64_t tokens,
                       Memory (&memory)[2], std::uint32_t& bytes) {
   for (const Variant& variant : family.variants) {
-    if (tokens <= kRowsOfTile && variant.wide > 0) continue;
+    if (variant.wide > 0 && has_few_rows(family, shape, tokens)) continue;
     bytes = lay_out(family, shape, 1, variant.narrow, memory[0]);
     if (variant.wide > 0)
       bytes = std::max(bytes, family.sheets ? lay_out_sheets(shape, variant, memory[1])

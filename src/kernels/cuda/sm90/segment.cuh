@@ -103,7 +103,7 @@ inline constexpr std::uint32_t kLanesThatArrive = 1;
 
 // All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial
 // sums. `full` opens when a place may be read, `free` when it may be written again; `chunk_begun`
-// when those that multiply have come to a chunk.
+// when those that multiply have come to a chunk behind their first.
 template <int kStages>
 struct Sync {
   static constexpr int kPlaces = kStages;  // of the ring of weights

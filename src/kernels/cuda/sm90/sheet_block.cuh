@@ -32,7 +32,7 @@ class SheetMultiplier {
       wait_barrier(sync_.segment_full[at.place], at.parity);
       const Segment& segment = shared_.segments[at.place];
       if (segment.phase == kNothing) return;
-      if (multiplier_thread() == 0 && segment.begins != 0) {
+      if (multiplier_thread() == 0 && segment.begins != 0 && segment.chunk != 0) {
         arrive(sync_.chunk_begun[turn_]);
         turn_ = (turn_ + 1) % Queue::kSize;
       }

@@ -34,7 +34,7 @@ __device__ inline std::uint32_t running_sum(std::uint32_t value) {
 }
 
 // Wide items read weights once for more rows: they are worth it where 8 rows would read noticeably
-// more. Sheets are also where experts have 2.5 rows, since nothing is put into place for an item
+// more. Sheets are also where experts have 1.5 rows, since nothing is put into place for an item
 // and no sums meet in memory; where those cost most, always. With fewer rows long sheets end
 // unevenly.
 __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
@@ -57,7 +57,7 @@ __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
   __syncthreads();
   if (narrow > wide + wide / 8) return true;
   if (!call.sheets) return false;
-  return call.experts.down.steps < kShortSteps || 2 * rows >= 5 * busy;
+  return call.experts.down.steps < kShortSteps || 2 * rows >= 3 * busy;
 }
 
 // counts: [local experts] in shared memory; holds the experts' first items afterwards. Returns the
@@ -68,6 +68,7 @@ __device__ inline std::uint32_t make_items(const Call& call, std::uint32_t* coun
   const bool wide = wants_wide(call, counts, experts);
   const std::uint32_t item_rows = wide ? call.wide_rows : kRowsOfTile;
   if (threadIdx.x == 0) before = 0;
+  if (threadIdx.x < kFirstExperts) call.work.progress->first_experts[threadIdx.x] = 0;
   __syncthreads();
   for (std::uint32_t first = 0; first < experts; first += kSlotThreads) {
     const std::uint32_t expert = first + threadIdx.x;

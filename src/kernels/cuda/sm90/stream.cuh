@@ -58,8 +58,10 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
   for (std::uint32_t number = 0;; ++number) {
     if (number > 0) {
       // The chunk before has been begun: no block holds more than it must. It starts with two.
-      if (number > 1) wait_barrier(sync.chunk_begun[begun.place], begun.parity);
-      begun.next();
+      if (number > 1) {
+        wait_barrier(sync.chunk_begun[begun.place], begun.parity);
+        begun.next();
+      }
       ticket = atomicAdd(&call.work.progress->ticket, 1U);
     }
     const Chunk chunk = schedule.chunk(ticket);
