@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of a warp: 32 rows x 64 columns of weights from shared memory times 8 or 16 rows of
+// One step of a warp: 32 rows x 64 columns of weights from shared memory times 8, 16 or 24 rows of
 // activations, on fp16 MMAs. Products are exact; MXFP4 sums of a group are added to fp32 under the
 // group's power of two, NVFP4 weights are multiplied by their block scale before, which is exact
 // too.
