@@ -87,11 +87,11 @@ class VerifyWrongByte : public testing::TestWithParam<std::tuple<BlockFormat, Fi
     return segment == Segment::down ? "byte" : segment == Segment::down_scale ? "group" : "row";
   }
 
+  const test::PortableKernel forced_;  // whose files have rows one after another
   PackedFolder set_;
 };
 
 TEST_P(VerifyWrongByte, OfEveryTensorKindIsFoundOnEveryRankAndNamed) {
-  const test::PortableKernel forced;
   const test::Threads one(1);  // some hundred small verifications: threads cost more than they give
   for (const unsigned rank : {0U, 1U, 2U}) {
     for (const PackedSegment& segment : set_.plan().layout.segments) {
