@@ -86,6 +86,7 @@ constexpr KernelEntry kKernels[] = {
      .target = Target::cpu,
      .layout = LayoutKind::linear,
      .redundant_experts = true,
+     .fallback = true,
      .built = true},
     // FP8 tensor cores keep 13 bits below the largest product of 32: measured errors reach 2^-11.3
     // of their magnitudes, and 2^-10 is allowed.

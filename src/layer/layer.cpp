@@ -9,6 +9,7 @@
 
 #include "base/checked.hpp"
 #include "base/clock.hpp"
+#include "base/cpu_features.hpp"
 #include "base/parallel.hpp"
 #include "device/device.hpp"
 #include "formats/act_quant.hpp"
@@ -29,7 +30,7 @@ void require_features(const ShardPlan& plan) {
   const auto entries = kernel_catalog();
   const auto entry = std::ranges::find(entries, plan.kernel, &KernelEntry::name);
   if (entry == entries.end()) return;
-  const std::string missing = missing_features(*entry, host_cpu().features);
+  const std::string missing = missing_features(*entry, cpu_features());
   if (missing.empty()) return;
   throw Error(ErrorCode::unsupported,
               {.code = "MOXIE-R001",
@@ -49,10 +50,7 @@ const ExpertsKernel& kernel_of(const ShardPlan& plan) {
                  .hint = "run the plan in that engine, or plan the layer for moxie"});
   }
   const ExpertsKernel* kernel = find_experts_kernel(plan.kernel);
-  if (kernel != nullptr) {
-    require_features(plan);
-    return *kernel;
-  }
+  if (kernel != nullptr) return *kernel;
   throw Error(ErrorCode::unsupported, {.code = "MOXIE-R001",
                                        .message = "the planned kernel is not built here",
                                        .expected = plan.kernel,
@@ -140,6 +138,7 @@ void MoeLayer::State::bind(const ShardPlan& of, const LayerSpec& with,
   plan = of;
   spec = with;
   kernel = &kernel_of(plan);
+  require_features(plan);
   check_spec(plan, spec, *kernel);
   check_act_scale(plan);
   check_ranks(std::move(ranks));

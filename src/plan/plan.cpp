@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/checked.hpp"
+#include "base/cpu_features.hpp"
 #include "formats/block_format.hpp"
 #include "plan/engine.hpp"
 #include "plan/ranks.hpp"
@@ -112,10 +113,9 @@ ActScale act_scale_of(const PlanOptions& options, const MoeModel& model, BlockFo
 }
 
 // Fills `considered` and returns the first kernel that supports the problem.
-const KernelEntry& choose_kernel(const KernelProblem& problem,
+const KernelEntry& choose_kernel(const KernelProblem& problem, const std::string& forced,
                                  std::vector<KernelAnswer>& considered) {
   const KernelEntry* chosen = nullptr;
-  const std::string forced = forced_kernels();
   for (const KernelEntry& kernel : kernel_catalog()) {
     considered.push_back({std::string(kernel.name), is_allowed(kernel, forced)
                                                         ? refusal(kernel, problem)
@@ -160,7 +160,8 @@ std::uint64_t choose_kernels(const ModelConfig& config, const PlanOptions& optio
     plan.considered = engine_answers(engine_problem(plan));
     return std::lcm(engine_align(engine_problem(plan)), scale_group(plan.format));
   }
-  const std::vector<std::string> features = host_cpu().features;
+  const std::vector<std::string> features = cpu_features();
+  const std::string forced = forced_kernels();
   const KernelEntry& kernel =
       choose_kernel(with_placement({.target = plan.target,
                                     .format = plan.format,
@@ -170,10 +171,16 @@ std::uint64_t choose_kernels(const ModelConfig& config, const PlanOptions& optio
                                     .kernel_align = options.kernel_align.value_or(1),
                                     .cpu_features = &features},
                                    plan.placement, plan.experts, plan.ep),
-                    plan.considered);
+                    forced, plan.considered);
   plan.kernel = kernel.name;
   plan.route_kernel = kernel.route;
   note_fallback(kernel, plan);
+  if (!forced.empty()) {
+    plan.findings.push_back({.code = "MOXIE-P026",
+                             .severity = Severity::note,
+                             .message = "MOXIE_FORCE leaves out all kernels but " + forced,
+                             .got = plan.kernel});
+  }
   return kernel.inter_multiple;
 }
 

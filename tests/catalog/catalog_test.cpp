@@ -8,7 +8,12 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
+
+#include "support/forced_kernels.hpp"
+#include "support/refusal.hpp"
 
 namespace moxie {
 namespace {
@@ -34,11 +39,56 @@ TEST(KernelCatalog, HoldsThePortableKernelOfTheGpus) {
   }
 }
 
+std::size_t place_of(std::string_view name) {
+  const auto found = std::ranges::find(kernel_catalog(), name, &KernelEntry::name);
+  return static_cast<std::size_t>(found - kernel_catalog().begin());
+}
+
+TEST(KernelCatalog, PrefersTheCpuKernelsOfTheWidestRegisters) {
+  std::vector<std::string_view> names;
+  for (const KernelEntry& kernel : kernel_catalog()) {
+    if (kernel.target == Target::cpu) names.push_back(kernel.name);
+    EXPECT_EQ(kernel.layout == LayoutKind::cpu_tiles, !kernel.cpu_features.empty()) << kernel.name;
+  }
+  EXPECT_EQ(names, (std::vector<std::string_view>{
+                       "cpu.avx512.experts.bf16", "cpu.avx512.experts.int8", "cpu.avx2.experts.f32",
+                       "cpu.avx2.experts.int8", "cpu.portable.experts"}));
+  EXPECT_EQ(name_of(LayoutKind::cpu_tiles), "cpu_tiles");
+}
+
+TEST(KernelCatalog, AMachineWithoutAnInstructionSetIsToldWhichOneItLacks) {
+  const KernelEntry& kernel = kernel_catalog()[place_of("cpu.avx512.experts.bf16")];
+  std::vector<std::string> features(kernel.cpu_features.begin(), kernel.cpu_features.end());
+  EXPECT_EQ(missing_features(kernel, features), "");
+  for (std::size_t left_out = 0; left_out < features.size(); ++left_out) {
+    std::vector<std::string> fewer = features;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(left_out));
+    EXPECT_EQ(missing_features(kernel, fewer), features[left_out]);
+    KernelProblem problem = problem_of(kernel);
+    EXPECT_EQ(refusal(kernel, problem), "") << "any machine";
+    problem.cpu_features = &fewer;
+    EXPECT_EQ(refusal(kernel, problem),
+              "needs " + features[left_out] + ", which this machine lacks");
+  }
+}
+
+TEST(KernelCatalog, MoxieForceAllowsWholePartsOfANameAlone) {
+  const KernelEntry& kernel = kernel_catalog()[place_of("cpu.avx2.experts.int8")];
+  for (const std::string_view allowed :
+       {"", "cpu", "cpu.avx2", "cpu.avx2.experts", "cpu.avx2.experts.int8"})
+    EXPECT_TRUE(is_allowed(kernel, allowed)) << allowed;
+  for (const std::string_view other :
+       {"cpu.avx", "cpu.avx512", "cuda", "cpu.avx2.experts.int", "c"})
+    EXPECT_FALSE(is_allowed(kernel, other)) << other;
+  const test::ForcedKernels unknown("cpu.avx");
+  EXPECT_EQ(test::refusal_of([] { (void)forced_kernels(); }).findings().front().code, "MOXIE-P025");
+}
+
 TEST(KernelCatalog, PrefersTheKernelsOfHopperToThePortableOne) {
-  EXPECT_EQ(kernel_catalog()[1].name, "cuda.sm90.experts.fp8");
-  const KernelEntry& kernel = kernel_catalog()[2];
+  const std::size_t first = place_of("cuda.sm90.experts.fp8");
+  const KernelEntry& kernel = kernel_catalog()[first + 1];
   EXPECT_EQ(kernel.name, "cuda.sm90.experts.fp16");
-  for (const std::size_t at : {1U, 2U}) {
+  for (const std::size_t at : {first, first + 1}) {
     EXPECT_EQ(targets_of(kernel_catalog()[at]), std::vector{Target::sm90});
     EXPECT_FALSE(kernel_catalog()[at].fallback);
   }
@@ -62,8 +112,9 @@ TEST(KernelCatalog, PrefersTheKernelsOfHopperToThePortableOne) {
 }
 
 TEST(KernelCatalog, HoldsThePortableKernelOfTheCpu) {
-  const KernelEntry& kernel = kernel_catalog()[0];
-  EXPECT_EQ(kernel.name, "cpu.portable.experts");
+  const KernelEntry& kernel = kernel_catalog()[place_of("cpu.portable.experts")];
+  EXPECT_TRUE(kernel.fallback);
+  EXPECT_TRUE(kernel.cpu_features.empty());
   EXPECT_EQ(kernel.target, Target::cpu);
   EXPECT_EQ(kernel.layout, LayoutKind::linear);
   EXPECT_EQ(name_of(kernel.layout), "linear");
@@ -135,7 +186,7 @@ TEST(Refusal, NamesTheTarget) {
 }
 
 TEST(Refusal, NamesTheActivationFormats) {
-  const KernelEntry& kernel = kernel_catalog()[0];
+  const KernelEntry& kernel = kernel_catalog().back();
   for (unsigned i = 0; i < 7; ++i) {
     const auto act_format = static_cast<ActFormat>(i);
     KernelProblem problem = problem_of(kernel);

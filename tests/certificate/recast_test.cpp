@@ -10,6 +10,7 @@
 #include "moxie/certificate.hpp"
 #include "moxie/verify.hpp"
 #include "quantize/fp4_values.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/refusal.hpp"
 
 namespace moxie {
@@ -68,6 +69,7 @@ std::vector<double> values_of(const ShardPlan& plan, std::span<const std::byte> 
 }
 
 TEST(Recast, PackedValuesAreTheSameInFewerBytes) {
+  const test::PortableKernel forced;
   const unsigned seed = test::fresh_seed();
   SCOPED_TRACE(seed);
   for (const TinyDialect dialect :

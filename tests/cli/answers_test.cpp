@@ -9,6 +9,7 @@
 #include "cli/command.hpp"
 #include "moxie/catalog.hpp"
 #include "moxie/moxie.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/tiny_checkpoint.hpp"
 
 namespace moxie {
@@ -137,6 +138,7 @@ TEST_F(Answers, OfInspectSayThatNoFp4FormatIsKnown) {
 }
 
 TEST_F(Answers, OfPlanShowEveryRank) {
+  const test::PortableKernel forced;
   const std::string text = this->text({"plan", "model", "--tp", "2", "--ep", "2"}).out;
   for (const char* word : {"moe_inter", "virtual", "logical", "kernel", "cpu.portable.experts",
                            "4 ranks", "[0, 2)", "[2, 3)"})

@@ -5,6 +5,7 @@
 
 #include "cli/run_command.hpp"
 #include "moxie/catalog.hpp"
+#include "support/forced_kernels.hpp"
 
 namespace moxie {
 namespace {
@@ -65,6 +66,7 @@ class Bench : public test::RunCommand {
 };
 
 TEST_F(Bench, C06_PrintsAColdAndAWarmRecordWithEveryKeyOfTheContract) {
+  const test::PortableKernel forced;
   const std::vector<Json> lines = records({"--problem", "tiny", "--tokens", "2"});
   ASSERT_EQ(lines.size(), 2U);
   for (std::size_t i = 0; i < 2; ++i) {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "cli/run_command.hpp"
+#include "support/forced_kernels.hpp"
 
 namespace moxie {
 namespace {
@@ -72,6 +73,7 @@ TEST_F(Run, PassesItsCheckInBothFormatsForAListOfPlans) {
 }
 
 TEST_F(Run, HasTheDocumentOfTheContract) {
+  const test::PortableKernel forced;
   const std::string model = synth("model");
   const Json document = expect_document({"run", model, "--repeat", "3", "--routing", "zipf:1.5"});
   EXPECT_EQ(keys_of(document), (std::vector<std::string>{"schema", "ok", "path", "model", "problem",

@@ -11,6 +11,7 @@
 
 #include "formats/bf16.hpp"
 #include "formats/block_format.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/layer_rig.hpp"
 #include "support/packed_model.hpp"
 
@@ -292,6 +293,7 @@ TEST(LayerBits, LayersDoNotShareAnything) {  // B8, pit66
 }
 
 TEST(LayerBits, TailScalesUnderZeroCodesAreInvisible) {  // pit72, L-05
+  const test::PortableKernel forced;
   for (const BlockFormat format : test::kFormats) {
     const RigModel model({.format = format});
     const ShardPlan plan = make_plan(*model, {.tp = 3, .kernel_align = 160});

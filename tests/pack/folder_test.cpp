@@ -16,6 +16,7 @@
 #include "base/hash.hpp"
 #include "moxie/pack.hpp"
 #include "support/folder_bytes.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/packed_model.hpp"
 
 namespace moxie {
@@ -64,6 +65,7 @@ void expect_logical_expert(const TinyModel& model, const ShardPlan& plan, unsign
 }
 
 TEST(PackFolder, LogicalFilesHoldTheSourcesTensorsAtKernelWidth) {
+  const test::PortableKernel forced;
   for (const BlockFormat format : test::kFormats) {
     test::TinyOptions options = tiny_options(format);
     options.experts = 5;

@@ -9,6 +9,7 @@
 
 #include "formats/block_format.hpp"
 #include "moxie/pack.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/packed_model.hpp"
 
 namespace moxie {
@@ -52,6 +53,7 @@ void expect_halves(const TinyModel& model, const ShardPlan& plan, unsigned rank,
 // P-03: padding a fused gate and up tensor at its end moves the boundary between them, and the
 // field computed garbage without an error.
 TEST(Pack, P03GateAndUpPadIndependently) {
+  const test::PortableKernel forced;
   for (const BlockFormat format : test::kFormats) {
     const TinyModel model(format, 96);
     const ShardPlan plan = plan_of(*model, 2, 1, 128);  // 48 or 64 real rows of 128
@@ -89,6 +91,7 @@ class PackTails : public testing::TestWithParam<Tail> {};
 
 // L-05, pit30: 0xFF is NaN both as E8M0 and as UE4M3, and 0 * NaN is NaN. No pad byte may keep it.
 TEST_P(PackTails, L05PadCodesAreZeroAndPadScalesAreFinite) {
+  const test::PortableKernel forced;
   const Tail& tail = GetParam();
   const TinyModel model(tail.format, tail.inter);
   const ShardPlan plan = plan_of(*model, 1, 1, tail.inter == 48 ? 64 : 128);
@@ -116,6 +119,7 @@ INSTANTIATE_TEST_SUITE_P(L05, PackTails,
 
 // L-02: 11 real groups of 12; what is behind the last real group is zero code and zero scale.
 TEST(Pack, L02TwelfthGroupOfElevenIsPadding) {
+  const test::PortableKernel forced;
   const TinyModel model(BlockFormat::mxfp4, 352);
   const ShardPlan plan = plan_of(*model, 1, 1, 128);
   const Bytes blob = packed_blob(*model, plan, 0, 0);

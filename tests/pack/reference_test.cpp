@@ -12,6 +12,7 @@
 
 #include "moxie/pack.hpp"
 #include "reference_packer.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/packed_model.hpp"
 #include "support/refusal.hpp"
 
@@ -44,6 +45,7 @@ void expect_equal_to_reference(const TinyModel& model, unsigned tp, std::uint64_
 
 // virtual_tp.md §3 on shapes that nobody chose.
 TEST(PackReference, AgreesByteForByteOnRandomShapes) {
+  const test::PortableKernel forced;
   constexpr std::uint32_t kSeed = 20240607;
   std::mt19937 random(kSeed);
   const auto pick = [&](std::uint64_t least, std::uint64_t most) {
@@ -103,6 +105,7 @@ void expect_rows(const TinyModel& model, const Bytes& blob, const PackedSegment&
 class PackFigures : public testing::TestWithParam<Figures> {};
 
 TEST_P(PackFigures, PublishedStartsAndTailsAreInTheBytes) {
+  const test::PortableKernel forced;
   const Figures& figures = GetParam();
   const TinyModel model(figures.format, figures.inter, 32);
   const ShardPlan plan = plan_of(*model, figures.tp, 1, figures.align);

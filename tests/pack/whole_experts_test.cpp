@@ -10,6 +10,7 @@
 #include "moxie/pack.hpp"
 #include "pack/whole_expectations.hpp"
 #include "support/folder_bytes.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/random_placement.hpp"
 #include "support/refusal.hpp"
 #include "support/whole_checkpoint.hpp"
@@ -50,6 +51,7 @@ std::vector<Shared> shared_cases() {
 class PackWholeShared : public testing::TestWithParam<Shared> {};
 
 TEST_P(PackWholeShared, EveryByteOfEveryFileIsTheReferences) {
+  const test::PortableKernel forced;
   const Shared& shared = GetParam();
   const WholeCheckpoint model({.config = narrow_v4({{"n_routed_experts", 5}}, {4, 0})});
   const ShardPlan plan = make_plan(*model, {.tp = shared.tp,
@@ -87,6 +89,7 @@ TEST(PackWholeRank, OneRankAtATimeIsTheSameUnderAMapWithRedundantExperts) {
 
 // Each kind of layer is shared among the groups by its own number of experts.
 TEST(PackWholeDrafts, DraftsWithExpertsOfTheirOwnArePlacedByTheirOwnNumber) {
+  const test::PortableKernel forced;
   const WholeCheckpoint model({.config = test::narrow_v4_1()});
   ASSERT_EQ(model.config().draft_experts, 3U);
   for (const FileLayout layout : kLayouts) {
@@ -150,6 +153,7 @@ TEST(PackWholeNvfp4, DraftsAreRefusedWithTheWidthThatTheirGroupsDoNotDivide) {
 }
 
 TEST(PackWholeNvfp4, TheKernelLayoutHasOneFormatAndRefusesTheDrafts) {
+  const test::PortableKernel forced;
   const WholeCheckpoint model({.config = narrow_v4(), .format = BlockFormat::nvfp4});
   const ShardPlan plan = make_plan(*model, {.tp = 3, .kernel_align = kAlign});
   test::expect_refusal(

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "plan/plan_model.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/refusal.hpp"
 
 namespace moxie {
@@ -153,6 +154,7 @@ TEST(PlanJson, EveryEditedValueIsRefused) {
 }
 
 TEST(PlanJson, AnotherActivationFormatOfTheSameKernelIsAnotherPlan) {
+  const test::PortableKernel forced;
   Json document = whole(small_plan(BlockFormat::mxfp4));
   for (const ActFormat format : {ActFormat::fp8, ActFormat::fp8x2, ActFormat::int8}) {
     document.set("act_format", name_of(format));

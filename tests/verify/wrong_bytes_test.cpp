@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "packed_folder.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/threads.hpp"
 
 namespace moxie {
@@ -86,6 +87,7 @@ class VerifyWrongByte : public testing::TestWithParam<std::tuple<BlockFormat, Fi
     return segment == Segment::down ? "byte" : segment == Segment::down_scale ? "group" : "row";
   }
 
+  const test::PortableKernel forced_;  // whose files have rows one after another
   PackedFolder set_;
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "packed_folder.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/refusal.hpp"
 
 namespace moxie {
@@ -63,6 +64,7 @@ TEST(VerifyPlan, NoNumberOfThePlanCanBeEdited) {
 }
 
 TEST(VerifyPlan, EditedWordOrHashIsFound) {
+  const test::PortableKernel forced;
   const PackedFolder set(tiny_options(BlockFormat::mxfp4), {.tp = 2});
   const fs::path path = set.path() / "moxie-plan.json";
   const Json plan = Json::parse(test::read_bytes(path), "plan");

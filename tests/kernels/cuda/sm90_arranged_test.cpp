@@ -196,7 +196,8 @@ TEST(Sm90Arranged, PartsOfAnExpertDoNotOverlap) {
 }
 
 TEST(Sm90Workspace, PartsAreApartAndAligned) {
-  for (const ActFormat act : {ActFormat::bf16, ActFormat::mxfp8}) {
+  for (const auto& [act, lifts] :
+       {std::pair{ActFormat::bf16, false}, {ActFormat::bf16, true}, {ActFormat::mxfp8, false}}) {
     ExpertsShape shape = shape_of(BlockFormat::mxfp4, 192, 64);
     shape.act_format = act;
     std::uint64_t before = 0;
@@ -205,9 +206,9 @@ TEST(Sm90Workspace, PartsAreApartAndAligned) {
       const std::uint64_t items = item_capacity(shape, slots);
       std::vector<std::byte> memory(1 << 20);
       Workspace work;
-      const std::uint64_t bytes = carve(shape, tokens, memory.data(), work);
+      const std::uint64_t bytes = carve(shape, tokens, lifts, memory.data(), work);
       Workspace nowhere;
-      EXPECT_EQ(carve(shape, tokens, nullptr, nowhere), bytes);
+      EXPECT_EQ(carve(shape, tokens, lifts, nullptr, nowhere), bytes);
       EXPECT_EQ(nowhere.down, nullptr);
       EXPECT_GT(bytes, before) << "grows with the tokens";
       before = bytes;
@@ -222,6 +223,12 @@ TEST(Sm90Workspace, PartsAreApartAndAligned) {
       part(work.place_of_slot, slots * 4);
       part(work.act, slots * shape.inter * (act == ActFormat::bf16 ? 2 : 4));
       part(work.down, slots * shape.hidden * 4);
+      if (lifts) {
+        part(work.lifted_x, tokens * shape.hidden * 2);
+        part(work.lifted_act, slots * shape.inter * 2);
+        part(work.x_amax, tokens * 4);
+        part(work.act_amax, slots * 4);
+      }
       std::ranges::sort(parts);
       for (std::size_t i = 0; i < parts.size(); ++i) {
         const std::uint64_t end = i + 1 < parts.size() ? parts[i + 1].first : bytes;

@@ -37,6 +37,7 @@ struct Product {
   MOXIE_HD constexpr std::uint32_t steps_of(std::uint32_t split) const {
     return least_steps + (split < longer ? 1 : 0);
   }
+  MOXIE_HD constexpr std::uint32_t strips() const { return units * strips_of_unit; }
   // Warps that have a step in this stage: the first so many.
   MOXIE_HD constexpr std::uint32_t warps_in(std::uint32_t stage) const {
     return stage < least_steps ? kWarps : stage == least_steps ? longer * strips_of_unit : 0;

@@ -11,6 +11,7 @@
 #include "kernels/cuda/sm90/ring.cuh"
 #include "kernels/cuda/sm90/schedule.cuh"
 #include "kernels/cuda/sm90/segment.cuh"
+#include "kernels/cuda/sm90/sheet_block.cuh"
 #include "kernels/cuda/sm90/stream.cuh"
 
 namespace moxie::cuda::sm90 {
@@ -40,9 +41,9 @@ class Multiplier {
   }
 
  private:
-  // A rehearsal begins nothing.
+  // A rehearsal begins nothing, and nobody waits for the first chunk.
   __device__ __forceinline__ void note_begin(const Segment& segment) {
-    if (multiplier_thread() != 0 || segment.begins == 0) return;
+    if (multiplier_thread() != 0 || segment.begins == 0 || segment.chunk == 0) return;
     arrive(sync_.chunk_begun[turn_]);
     turn_ = (turn_ + 1) % Queue::kSize;
   }
@@ -80,25 +81,24 @@ enum class Start : std::uint8_t { late, early };
 template <class TArithmetic, int kTiles, int kPlaces, Start kStart>
 __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std::uint32_t base) {
   using BlockSync = Sync<kPlaces>;
+  using Stages = StagesOfUnits<TArithmetic::kFormat>;
   const Memory& memory = memory_of<kTiles>(call);
   const BlockSync sync(base + kBarriers);
   if (threadIdx.x == 0) sync.init();
   __syncthreads();
   const std::uint32_t warp = __shfl_sync(0xFFFFFFFFU, threadIdx.x / 32, 0);
-  // 640 threads enter with 96 registers each: 4 * 104 + 64 = 5 * 96.
-  static_assert(kBlockThreads == 640 && kFirstMultiplier == 4);
   if (warp >= kFirstMultiplier) {
-    take_registers<104>();
+    take_registers<kMultiplierRegisters>();
     Multiplier<TArithmetic, kTiles, BlockSync>(call, sync, shared, base).run();
   } else {
-    give_registers<64>();
+    give_registers<kOtherRegisters>();
     if (warp == kFeeder) {
       if (threadIdx.x % 32 == 0) {
         if (kStart == Start::early) wait_for_previous();
-        feed<TArithmetic::kFormat>(call, sync, base + memory.ring, shared.queue);
+        feed<Stages>(call, sync, base + memory.ring, shared.queue);
       }
     } else if (warp == kScout) {
-      Scout scout(call, sync, shared);
+      Scout<Stages, BlockSync> scout(call, sync, shared);
       if (kStart == Start::early) {
         scout.rehearse();
         wait_for_previous();
@@ -120,8 +120,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1) experts(const __grid_constan
   if constexpr (kWide > 0) {
     // Which it is the routing decides.
     wait_for_previous();
-    if (call.work.progress->wide != 0)
-      return run_block<TArithmetic, kWideTiles, kWide, Start::late>(call, shared, base);
+    if (call.work.progress->wide != 0) {
+      if constexpr (TArithmetic::kSheets)
+        return run_sheet_block<TArithmetic::kFormat, kWideTiles, kWide>(call, shared, base);
+      else
+        return run_block<TArithmetic, kWideTiles, kWide, Start::late>(call, shared, base);
+    }
     run_block<TArithmetic, 1, kNarrow, Start::late>(call, shared, base);
   } else {
     run_block<TArithmetic, 1, kNarrow, Start::early>(call, shared, base);

@@ -43,6 +43,11 @@ struct Workspace {
   std::uint32_t* place_of_slot = nullptr;  // [slots]; among the slots of its expert
   std::byte* act = nullptr;                // [slots, inter] bf16, f32 for formats that round it
   float* down = nullptr;                   // [slots, hidden]
+  // Rows as fp16, lifted; null where nothing reads them. See rows_lifted.cuh.
+  std::uint16_t* lifted_x = nullptr;    // [tokens, hidden]
+  std::uint16_t* lifted_act = nullptr;  // [slots, inter]
+  std::uint32_t* x_amax = nullptr;      // [tokens], as the bits of an f32
+  std::uint32_t* act_amax = nullptr;    // [slots]
 };
 
 // How much of a block's shared memory holds what, in bytes.
@@ -52,6 +57,15 @@ struct Memory {
   std::uint32_t rows;          // the activations
   std::uint32_t row_scales;    // their scales in FP8
   std::uint32_t ring;          // the stages in flight
+};
+
+// Powers of two. As numbers that the compiler does not know they make shifts multiplications, on a
+// pipe that has more to spare than that of masks.
+struct Powers {
+  std::uint32_t of_7 = 1U << 7;
+  std::uint32_t of_8 = 1U << 8;
+  std::uint32_t of_15 = 1U << 15;
+  std::uint32_t of_23 = 1U << 23;
 };
 
 struct Call {
@@ -64,6 +78,8 @@ struct Call {
   std::uint32_t item_capacity = 0;
   std::uint32_t wide_rows = 0;  // of a wide item; 0: there are none
   bool wide_acts = false;       // act is f32
+  bool sheets = false;          // wide items are multiplied as sheets
+  Powers powers;
 };
 
 // Items of 8 rows; every expert ends at most one early.
@@ -73,8 +89,8 @@ inline std::uint64_t item_capacity(const ExpertsShape& shape, std::uint64_t slot
 }
 
 // Fills the workspace that starts at `base`, and returns its bytes.
-inline std::uint64_t carve(const ExpertsShape& shape, std::uint64_t tokens, std::byte* base,
-                           Workspace& work) {
+inline std::uint64_t carve(const ExpertsShape& shape, std::uint64_t tokens, bool lifts,
+                           std::byte* base, Workspace& work) {
   const std::uint64_t slots = tokens * shape.top_k;
   const std::uint64_t items = item_capacity(shape, slots);
   std::uint64_t end = 0;
@@ -91,6 +107,11 @@ inline std::uint64_t carve(const ExpertsShape& shape, std::uint64_t tokens, std:
   take(work.place_of_slot, slots * sizeof(std::uint32_t));
   take(work.act, slots * shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4));
   take(work.down, slots * shape.hidden * sizeof(float));
+  if (!lifts) return end;
+  take(work.lifted_x, tokens * shape.hidden * sizeof(std::uint16_t));
+  take(work.lifted_act, slots * shape.inter * sizeof(std::uint16_t));
+  take(work.x_amax, tokens * sizeof(std::uint32_t));
+  take(work.act_amax, slots * sizeof(std::uint32_t));
   return end;
 }
 

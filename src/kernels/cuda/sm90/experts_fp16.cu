@@ -13,15 +13,16 @@ namespace {
 
 template <int kNarrow, int kWide>
 constexpr Variant variant() {
-  constexpr int kWideTiles = kWide > 0 ? 2 : 0;
+  constexpr int kWideTiles = kWide > 0 ? 3 : 0;
   return {.narrow = kNarrow,
           .wide = kWide,
           .wide_tiles = kWideTiles,
           .mxfp4 = experts<Fp16<BlockFormat::mxfp4>, kNarrow, kWide, kWideTiles>,
           .nvfp4 = experts<Fp16<BlockFormat::nvfp4>, kNarrow, kWide, kWideTiles>};
 }
-// The first that fits is the best; calls of few tokens have no wide items.
-constexpr std::array kVariants = {variant<7, 5>(), variant<7, 3>(), variant<7, 0>(),
+// The first that fits is the best; calls of few tokens have no wide items. Wide ones are sheets,
+// which take the same memory whatever the widths are.
+constexpr std::array kVariants = {variant<7, 8>(), variant<4, 8>(), variant<7, 0>(),
                                   variant<4, 0>()};
 
 std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, Memory& memory) {
@@ -33,7 +34,7 @@ std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, Memory& me
   return memory.rows + tiles * kRowsOfTile * std::max(memory.row_bytes[0], memory.row_bytes[1]);
 }
 
-constexpr Family kFamily{.variants = kVariants, .lay_out = lay_out};
+constexpr Family kFamily{.variants = kVariants, .lay_out = lay_out, .sheets = true};
 
 }  // namespace
 

@@ -27,10 +27,12 @@ struct Family {
   std::span<const Variant> variants;  // the first that fits is the best
   // Fills what lies before the ring, for items of 8 * tiles rows; where that ends.
   std::uint32_t (*lay_out)(const ExpertsShape& shape, std::uint32_t tiles, Memory& memory);
+  bool sheets = false;  // wide items run as sheets of lifted rows
 };
 
 void run(const Family& family, const ExpertsArgs& args);
-std::uint64_t workspace_bytes(const ExpertsShape& shape, std::uint64_t tokens);
+std::uint64_t workspace_bytes(const Family& family, const ExpertsShape& shape,
+                              std::uint64_t tokens);
 bool supports(Activation activation);
 // Returns the runtime's code.
 int prepare(const Family& family);
@@ -38,7 +40,10 @@ int prepare(const Family& family);
 template <const Family& kFamily>
 const ExpertsKernel* kernel_of() {
   static const ExpertsKernel kernel{.run = [](const ExpertsArgs& args) { run(kFamily, args); },
-                                    .workspace_bytes = workspace_bytes,
+                                    .workspace_bytes =
+                                        [](const ExpertsShape& shape, std::uint64_t tokens) {
+                                          return workspace_bytes(kFamily, shape, tokens);
+                                        },
                                     .supports = supports,
                                     .prepare = [] { return prepare(kFamily); },
                                     .arrangement = arrangement(),

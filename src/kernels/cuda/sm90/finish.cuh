@@ -3,14 +3,10 @@
 // one, and store activations or the rows of down.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
-#include "kernels/cuda/sm90/activate.cuh"
 #include "kernels/cuda/sm90/call.hpp"
-#include "kernels/cuda/sm90/products.cuh"
-#include "kernels/cuda/sm90/rows.cuh"
+#include "kernels/cuda/sm90/results.cuh"
 #include "kernels/cuda/sm90/segment.cuh"
 
 namespace moxie::cuda::sm90 {
@@ -57,39 +53,29 @@ class Finisher {
   // parts of a turn, or take turns where there is one part alone.
   template <std::uint32_t kPhase>
   __device__ __forceinline__ void finish_units(const Segment& segment) {
-    const bool paired = kPhase == kGateUp && call_.experts.gated;
-    const float* muls = reinterpret_cast<const float*>(
-        call_.args.weights.blobs + segment.expert * call_.args.weights.stride + call_.experts.muls);
-    const float mul_first = kPlacedMul * __ldg(muls + (kPhase == kDown ? 2 : paired ? 0 : 1));
-    const float mul_second = kPlacedMul * __ldg(muls + 1);
+    const Results<kPhase> results(call_, segment.expert);
     for (std::uint32_t unit = segment.unit; unit < segment.end; ++unit) {
       for (std::uint32_t first = 0; first < segment.rows; first += kRowsOfTile) {
         wait_barrier(sync_.sums_full[turn_.place], turn_.parity);
-        finish_turn<kPhase>(segment, unit, first, paired, mul_first, mul_second);
+        finish_turn<kPhase>(segment, unit, first, results);
         arrive(sync_.sums_free[turn_.place]);
         turn_.next();
       }
     }
   }
 
-  // A part is 16 rows of a unit, of gate and up both where they are paired. A lane has what an MMA
-  // gave it: two rows, 8 apart, of two neighbouring tokens.
+  // A part is 16 rows of a unit, of gate and up both where they are paired.
   template <std::uint32_t kPhase>
   __device__ __forceinline__ void finish_turn(const Segment& segment, std::uint32_t unit,
-                                              std::uint32_t first_token, bool paired,
-                                              float mul_first, float mul_second) {
+                                              std::uint32_t first_token,
+                                              const Results<kPhase>& results) {
     const Product& product = kPhase == kGateUp ? call_.experts.gate_up : call_.experts.down;
+    const bool paired = results.paired();
     const std::uint32_t strips = product.strips_of_unit;
     const std::uint32_t parts = strips * (paired ? 1 : 2);
     const std::uint32_t apart = strips * kWarpSums;  // from split to split
-    const std::uint32_t token = first_token + lane_ % 4 * 2;
-    std::uint32_t slot[2];
-    float lower[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      slot[i] = segment.slot[token + i];
-      lower[i] = TArithmetic::kLifts ? row_scale(segment.amax[token + i]).lower : 1.0F;
-    }
+    const typename Results<kPhase>::template Tokens<TArithmetic::kLifts> tokens(
+        segment, first_token + lane_ % 4 * 2);
 #pragma unroll 1
     for (std::uint32_t part = parts == 1 ? (warp_ + turn_.place) % 2 : warp_; part < parts;
          part += kFinishers) {
@@ -97,41 +83,15 @@ class Finisher {
       const std::uint32_t tile = strip == part ? 0 : 1;
       const std::uint32_t column =
           (unit * strips + strip) * (paired ? 16 : 32) + tile * 16 + lane_ / 4;
-      float bias[2][2] = {};  // of the rows; of gate and up
-      if (call_.experts.has_bias) {
-        load_biases<kPhase>(segment.expert, column, paired, bias[0]);
-        load_biases<kPhase>(segment.expert, column + 8, paired, bias[1]);
-      }
+      const auto biases = results.biases(column);
       const std::uint32_t from =
           sums_ + turn_.place * (kSumsBytes / kJoined) + strip * kWarpSums + tile * kTileSums;
       const float4 first = sum_of(from, product.splits / kJoined, apart);
       const float4 second = paired ? sum_of(from + kTileSums, product.splits / kJoined, apart)
                                    : make_float4(0, 0, 0, 0);
-      const float a[4] = {first.x, first.y, first.z, first.w};
-      const float b[4] = {second.x, second.y, second.z, second.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (token + i % 2 >= segment.rows) continue;
-        const float value = fmaf(a[i] * lower[i % 2], mul_first, bias[i / 2][0]);
-        const std::uint32_t at = column + i / 2 * 8;
-        if constexpr (kPhase == kDown) {
-          call_.work.down[std::uint64_t{slot[i % 2]} * call_.args.shape.hidden + at] = value;
-        } else {
-          const float up = paired ? fmaf(b[i] * lower[i % 2], mul_second, bias[i / 2][1]) : value;
-          store_act(at, slot[i % 2], value, up);
-        }
-      }
+      results.store(tokens, column, biases, {first.x, first.y, first.z, first.w},
+                    {second.x, second.y, second.z, second.w});
     }
-  }
-
-  template <std::uint32_t kPhase>
-  __device__ __forceinline__ void load_biases(std::uint32_t expert, std::uint32_t column,
-                                              bool paired, float (&bias)[2]) const {
-    const float* biases = reinterpret_cast<const float*>(
-        call_.args.weights.blobs + expert * call_.args.weights.stride + call_.experts.biases);
-    const std::uint64_t inter = call_.args.shape.inter;
-    bias[0] = __ldg(biases + (kPhase == kDown ? 2 * inter : paired ? 0 : inter) + column);
-    if (paired) bias[1] = __ldg(biases + inter + column);
   }
 
   // Of the splits of one strip, a multiple of kAtOnce, in the order of their columns.
@@ -152,18 +112,6 @@ class Finisher {
       from += kAtOnce * apart;
     }
     return sum;
-  }
-
-  __device__ __forceinline__ void store_act(std::uint32_t column, std::uint32_t slot, float gate,
-                                            float up) const {
-    const ExpertsShape& shape = call_.args.shape;
-    const std::uint64_t at = std::uint64_t{slot} * shape.inter + column;
-    const float value = activate_fast(shape.activation, shape.activation_limit, gate, up);
-    if (call_.wide_acts) {
-      reinterpret_cast<float*>(call_.work.act)[at] = value;
-    } else {
-      reinterpret_cast<__nv_bfloat16*>(call_.work.act)[at] = __float2bfloat16_rn(value);
-    }
   }
 
   const Call& call_;

@@ -11,6 +11,7 @@
 #include "base/align.hpp"
 #include "kernels/cuda/sm90/family.hpp"
 #include "kernels/cuda/sm90/segment.cuh"
+#include "kernels/cuda/sm90/sheets.cuh"
 #include "kernels/cuda/sm90/slots.cuh"
 #include "kernels/cuda/sm90/tap.cuh"
 
@@ -28,25 +29,45 @@ std::uint32_t lay_out(const Family& family, const ExpertsShape& shape, std::uint
   return memory.ring + kWarps * static_cast<std::uint32_t>(stages) * step_bytes(shape.format);
 }
 
+// Of sheets.
+std::uint32_t lay_out_sheets(const ExpertsShape& shape, const Variant& variant, Memory& memory) {
+  memory.ring = kSharedBytes;
+  return memory.ring +
+         static_cast<std::uint32_t>(variant.wide) *
+             sheet_stage_bytes(shape.format, variant.wide_tiles) +
+         sheet_totals_bytes(variant.wide_tiles);
+}
+
+// Whether wide items are not worth the wait for the routing, which tells if they are: then a block
+// begins before it. An even routing gives an expert less than 1.5 rows.
+bool has_few_rows(const Family& family, const ExpertsShape& shape, std::uint64_t tokens) {
+  if (tokens <= kRowsOfTile) return true;
+  return family.sheets && shape.inter >= kShortSteps * kStepColumns &&
+         2 * tokens * shape.top_k < 3 * shape.experts;
+}
+
 // Null where not even the smallest fits.
 const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint64_t tokens,
                       Memory (&memory)[2], std::uint32_t& bytes) {
   for (const Variant& variant : family.variants) {
-    if (tokens <= kRowsOfTile && variant.wide > 0) continue;
-    bytes = std::max(lay_out(family, shape, 1, variant.narrow, memory[0]),
-                     variant.wide == 0
-                         ? 0
-                         : lay_out(family, shape, variant.wide_tiles, variant.wide, memory[1]));
+    if (variant.wide > 0 && has_few_rows(family, shape, tokens)) continue;
+    bytes = lay_out(family, shape, 1, variant.narrow, memory[0]);
+    if (variant.wide > 0)
+      bytes = std::max(bytes, family.sheets ? lay_out_sheets(shape, variant, memory[1])
+                                            : lay_out(family, shape, variant.wide_tiles,
+                                                      variant.wide, memory[1]));
     if (bytes <= kMemoryMost) return &variant;
   }
   return nullptr;
 }
 
 // Tokens of one piece.
-std::uint64_t piece_of(const ExpertsShape& shape, std::uint64_t tokens) {
-  const std::uint64_t per_token =
+std::uint64_t piece_of(const Family& family, const ExpertsShape& shape, std::uint64_t tokens) {
+  std::uint64_t per_token =
       shape.top_k * (shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4) +
                      shape.hidden * sizeof(float) + 64);
+  if (family.sheets)
+    per_token += shape.hidden * 2 + 4 + shape.top_k * (shape.inter * 2 + 4);  // lifted rows
   return std::clamp<std::uint64_t>(kWorkspaceMost / per_token, 1,
                                    std::max<std::uint64_t>(tokens, 1));
 }
@@ -124,15 +145,18 @@ void run(const Family& family, const ExpertsArgs& args) {
   call.wide_acts = args.shape.act_format != ActFormat::bf16;
   const unsigned blocks = blocks_of(args);
   auto* stream = static_cast<cudaStream_t>(args.stream);
-  const std::uint64_t most = piece_of(args.shape, args.tokens);
+  const bool lifts = family.sheets && variant->wide > 0;
+  call.sheets = lifts;
+  const std::uint64_t most = piece_of(family, args.shape, args.tokens);
   for (std::uint64_t first = 0; first < args.tokens; first += most) {
     const std::uint64_t tokens = std::min(most, args.tokens - first);
     call.args = piece(args, first, tokens);
-    carve(args.shape, tokens, align_up(args.workspace, kAlign), call.work);
+    carve(args.shape, tokens, lifts, align_up(args.workspace, kAlign), call.work);
     call.tokens = static_cast<std::uint32_t>(tokens);
     call.slots = static_cast<std::uint32_t>(tokens * args.shape.top_k);
     // What a launch that failed would have made, the next one must not read.
-    int code = launch(prepare_slots, 1, kSlotThreads,
+    const unsigned lifters = lifts ? lifting_blocks(call.tokens) : 0;
+    int code = launch(lifts ? prepare_slots<true> : prepare_slots<false>, 1 + lifters, kSlotThreads,
                       args.shape.local_experts * sizeof(std::uint32_t), stream, call);
     if (code == cudaSuccess) code = launch(kernel, blocks, kBlockThreads, bytes, stream, call);
     if (code == cudaSuccess && args.act_tap != nullptr)
@@ -143,9 +167,10 @@ void run(const Family& family, const ExpertsArgs& args) {
   }
 }
 
-std::uint64_t workspace_bytes(const ExpertsShape& shape, std::uint64_t tokens) {
+std::uint64_t workspace_bytes(const Family& family, const ExpertsShape& shape,
+                              std::uint64_t tokens) {
   Workspace work;
-  return carve(shape, piece_of(shape, tokens), nullptr, work) + kAlign - 1;
+  return carve(shape, piece_of(family, shape, tokens), family.sheets, nullptr, work) + kAlign - 1;
 }
 
 bool supports(Activation /*activation*/) { return true; }
@@ -161,7 +186,8 @@ int prepare(const Family& family) {
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kMemoryMost));
     }
   }
-  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots)));
+  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots<false>)));
+  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots<true>)));
   note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(tap_acts)));
   if (first != cudaSuccess) (void)cudaGetLastError();
   return first;

@@ -18,6 +18,7 @@ struct Fp16 {
   static constexpr BlockFormat kFormat = kOfWeights;
   static constexpr std::uint32_t kJoined = 1;  // splits whose sums leave a warp as one
   static constexpr bool kLifts = true;         // rows are multiplied by a power of two
+  static constexpr bool kSheets = true;        // wide items run as sheets
 };
 
 template <BlockFormat kFormat, int kTiles, class TSync>
@@ -69,7 +70,7 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
       Step<kFormat, kUsed> operands;
       operands.load(ring_.wait() + warp_ * step_bytes(kFormat), lane_, rows, row_bytes);
       ring_.release();
-      multiply(sums, operands);
+      multiply(sums, operands, call_.powers);
       rows += kStepColumns * 2;
     }
     if (steps < product.stages) ring_.skip();  // others have one more
@@ -92,7 +93,7 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
   std::uint32_t lane_;
   std::uint32_t sums_;  // the lane's, in the first buffer
   std::uint32_t rows_;
-  RingReader<kFormat, TSync> ring_;
+  RingReader<kWarps * step_bytes(kFormat), TSync> ring_;
   Place<kSumsBuffers> turn_{.parity = 1};
 };
 

@@ -17,6 +17,7 @@ struct Fp8 {
   static constexpr BlockFormat kFormat = BlockFormat::mxfp4;
   static constexpr std::uint32_t kJoined = 2;  // splits whose sums leave a warp as one
   static constexpr bool kLifts = false;
+  static constexpr bool kSheets = false;
 };
 
 template <int kTiles, class TSync>
@@ -122,7 +123,7 @@ class Multiply<Fp8, kTiles, TSync> {
   std::uint32_t sums_;  // the lane's, in the first buffer
   std::uint32_t rows_;
   std::uint32_t scales_;
-  RingReader<Fp8::kFormat, TSync> ring_;
+  RingReader<kWarps * step_bytes(Fp8::kFormat), TSync> ring_;
   Place<kSumsBuffers> turn_{.parity = 1};
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of a warp: 32 rows x 64 columns of weights from shared memory times 8 or 16 rows of
+// One step of a warp: 32 rows x 64 columns of weights from shared memory times 8, 16 or 24 rows of
 // activations, on fp16 MMAs. Products are exact; MXFP4 sums of a group are added to fp32 under the
 // group's power of two, NVFP4 weights are multiplied by their block scale before, which is exact
 // too.
@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/sm90/call.hpp"
 #include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/tiles.hpp"
 
@@ -16,13 +17,14 @@ namespace moxie::cuda::sm90 {
 inline constexpr float kPlacedMul = 16384.0F;
 
 // Eight codes to the A operand of one MMA, columns 1 and 3 before 0 and 2.
-__device__ __forceinline__ void place(std::uint32_t word, std::uint32_t (&a)[4]) {
+__device__ __forceinline__ void place(std::uint32_t word, const Powers& powers,
+                                      std::uint32_t (&a)[4]) {
   constexpr std::uint32_t kMask = 0x8E008E00U;
   const std::uint32_t mirrored = __brev(word);
   a[0] = word & kMask;
   a[1] = mirrored & kMask;
-  a[2] = word << 8 & kMask;
-  a[3] = mirrored << 8 & kMask;
+  a[2] = word * powers.of_8 & kMask;
+  a[3] = mirrored * powers.of_8 & kMask;
 }
 
 // sums[tile][n]: rows 16 tile .. of the strip, activation rows 8 n ..
@@ -58,7 +60,8 @@ struct Step {
 
 template <int kTiles>
 __device__ __forceinline__ void multiply(Sums<kTiles>& sums,
-                                         const Step<BlockFormat::mxfp4, kTiles>& step) {
+                                         const Step<BlockFormat::mxfp4, kTiles>& step,
+                                         const Powers& powers) {
   constexpr std::uint32_t kExponent = 0x7F800000U;
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
@@ -68,10 +71,12 @@ __device__ __forceinline__ void multiply(Sums<kTiles>& sums,
     for (int group = 0; group < 2; ++group) {
       std::uint32_t first[4];
       std::uint32_t second[4];
-      place(group == 0 ? q.x : q.z, first);
-      place(group == 0 ? q.y : q.w, second);
-      const float upper = __uint_as_float((group == 0 ? bytes << 23 : bytes << 7) & kExponent);
-      const float lower = __uint_as_float((group == 0 ? bytes << 15 : bytes >> 1) & kExponent);
+      place(group == 0 ? q.x : q.z, powers, first);
+      place(group == 0 ? q.y : q.w, powers, second);
+      const float upper =
+          __uint_as_float(bytes * (group == 0 ? powers.of_23 : powers.of_7) & kExponent);
+      const float lower =
+          __uint_as_float((group == 0 ? bytes * powers.of_15 : bytes >> 1) & kExponent);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const uint4 x = step.rows[n][group];
@@ -103,7 +108,8 @@ __device__ __forceinline__ void scale_pairs(std::uint32_t bytes, std::uint32_t (
 
 template <int kTiles>
 __device__ __forceinline__ void multiply(Sums<kTiles>& sums,
-                                         const Step<BlockFormat::nvfp4, kTiles>& step) {
+                                         const Step<BlockFormat::nvfp4, kTiles>& step,
+                                         const Powers& powers) {
   std::uint32_t pairs[4];
   scale_pairs(step.scales.x, pairs);
 #pragma unroll
@@ -113,7 +119,7 @@ __device__ __forceinline__ void multiply(Sums<kTiles>& sums,
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
       std::uint32_t a[4];
-      place(words[word], a);
+      place(words[word], powers, a);
       a[0] = multiply_halves(a[0], pairs[2 * tile]);
       a[1] = multiply_halves(a[1], pairs[2 * tile + 1]);
       a[2] = multiply_halves(a[2], pairs[2 * tile]);

@@ -46,6 +46,20 @@ __device__ __forceinline__ void store_shared4(std::uint32_t at, const uint4& v) 
                : "memory");
 }
 
+// One lane of a warp that is together: the compiler knows that it is one alone, so its addresses
+// need no loop around instructions that take them from uniform registers.
+__device__ __forceinline__ bool elect() {
+  std::uint32_t elected;
+  asm volatile(
+      "{.reg .pred is;\n"
+      "elect.sync _|is, 0xFFFFFFFF;\n"
+      "selp.u32 %0, 1, 0, is;\n}"
+      : "=r"(elected)
+      :
+      : "memory");
+  return elected != 0;
+}
+
 // Barriers of this block. One opens for a parity when its arrivals and bytes have come.
 __device__ __forceinline__ void init_barrier(std::uint32_t barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -78,6 +92,14 @@ __device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, st
       "[%0], [%1], %2, [%3], %4;" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
+}
+// 16 bytes from global to shared memory, past the first-level cache; arrive_copied() arrives when
+// all that the thread has begun so is there.
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void arrive_copied(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 __device__ __forceinline__ std::uint64_t evict_first() {
   std::uint64_t policy;
@@ -123,6 +145,17 @@ __device__ __forceinline__ void wait_for_count(const std::uint32_t* count, std::
 }
 __device__ __forceinline__ void add_release(std::uint32_t* at, std::uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+// Returns what was there; acquires what others have released there.
+__device__ __forceinline__ std::uint32_t add_acquire_release(std::uint32_t* at,
+                                                             std::uint32_t value) {
+  std::uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(at), "r"(value)
+               : "memory");
+  return before;
 }
 
 // Moves registers between groups of four warps; all of a group's warps must come here.

@@ -15,7 +15,7 @@ namespace moxie::cuda::sm90 {
 template <class TArithmetic, int kTiles, class TSync>
 class Multiply;
 
-template <BlockFormat kFormat, class TSync>
+template <std::uint32_t kStageBytes, class TSync>
 class RingReader {
  public:
   __device__ RingReader(TSync sync, std::uint32_t ring) : sync_(sync), ring_(ring) {}
@@ -23,7 +23,7 @@ class RingReader {
   // Waits for the next stage. Returns where it starts.
   __device__ __forceinline__ std::uint32_t wait() const {
     wait_barrier(sync_.weights_full[at_.place], at_.parity);
-    return ring_ + at_.place * (kWarps * step_bytes(kFormat));
+    return ring_ + at_.place * kStageBytes;
   }
   // All lanes have loaded what they want of the stage.
   __device__ __forceinline__ void release() {

@@ -157,6 +157,22 @@ __device__ __forceinline__ std::uint32_t amax_bits(const uint4& pairs) {
   return max(most << 16, most & 0xFFFF0000U);
 }
 
+// Eight bf16 values as fp16 times `lift`; of four columns 1 and 3, then 0 and 2 (see place()).
+__device__ __forceinline__ uint4 lifted(const uint4& pairs, float lift) {
+  const std::uint32_t words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+  std::uint32_t halves[4];
+#pragma unroll
+  for (unsigned i = 0; i < 4; i += 2) {
+    const __half2 odd = __floats2half2_rn(__uint_as_float(words[i] & 0xFFFF0000U) * lift,
+                                          __uint_as_float(words[i + 1] & 0xFFFF0000U) * lift);
+    const __half2 even = __floats2half2_rn(__uint_as_float(words[i] << 16) * lift,
+                                           __uint_as_float(words[i + 1] << 16) * lift);
+    halves[i] = reinterpret_cast<const std::uint32_t&>(odd);
+    halves[i + 1] = reinterpret_cast<const std::uint32_t&>(even);
+  }
+  return make_uint4(halves[0], halves[1], halves[2], halves[3]);
+}
+
 // Rows into shared memory, `row_bytes` apart from `to` on, by kThreads threads in two steps with a
 // barrier between them: as bf16, which measures them, and then as fp16, lifted.
 struct RowPlace {
@@ -219,19 +235,7 @@ __device__ inline void lift_rows(const RowPlace& place, std::uint32_t thread,
     for (std::uint32_t row = 0; row < place.count; ++row) {
       const std::uint32_t at = place.to + row * place.row_bytes + column * 2;
       const float lift = row_scale(place.amax[row]).lift;
-      const uint4 pairs = load_shared4(at);
-      const std::uint32_t words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
-      std::uint32_t lifted[4];
-#pragma unroll
-      for (unsigned i = 0; i < 4; i += 2) {  // of four columns 1 and 3, then 0 and 2 (see place())
-        const __half2 odd = __floats2half2_rn(__uint_as_float(words[i] & 0xFFFF0000U) * lift,
-                                              __uint_as_float(words[i + 1] & 0xFFFF0000U) * lift);
-        const __half2 even = __floats2half2_rn(__uint_as_float(words[i] << 16) * lift,
-                                               __uint_as_float(words[i + 1] << 16) * lift);
-        lifted[i] = reinterpret_cast<const std::uint32_t&>(odd);
-        lifted[i + 1] = reinterpret_cast<const std::uint32_t&>(even);
-      }
-      store_shared4(at, make_uint4(lifted[0], lifted[1], lifted[2], lifted[3]));
+      store_shared4(at, lifted(load_shared4(at), lift));
     }
   }
 }

@@ -25,6 +25,9 @@ struct Chunk {
   std::uint32_t end;
 };
 
+// Whether a chunk costs something beside its units.
+enum class Grain : std::uint8_t { coarse, fine };
+
 // The units of the phases, the same for every block, and how they are cut: rounds of one chunk for
 // every block, each round half of what is left, until a block's share of the rest is short. Long
 // chunks keep a block's rows in place; short ones at the end let blocks finish together.
@@ -32,10 +35,14 @@ class Schedule {
  public:
   std::uint32_t units[3];
 
-  __device__ Schedule(const Call& call, std::uint32_t items) {
+  // Units of an item, gate and up's and down's. The rest is one chunk for every block, or, where
+  // the grain is fine, chunks of one unit.
+  __device__ Schedule(const Call& call, std::uint32_t items, std::uint32_t gate_up_units,
+                      std::uint32_t down_units, Grain grain)
+      : grain_(grain) {
     const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
-    units[kGateUp] = items * call.experts.gate_up.units;
-    units[kDown] = items * call.experts.down.units;
+    units[kGateUp] = items * gate_up_units;
+    units[kDown] = items * down_units;
     units[kCombine] = call.tokens * ((hidden + kCombineColumns - 1) / kCombineColumns);
   }
 
@@ -46,8 +53,9 @@ class Schedule {
       while (first < units[phase]) {
         const std::uint32_t left = units[phase] - first;
         const std::uint32_t share = left / gridDim.x;
-        if (phase == kCombine || share < kShortShare) {
-          const std::uint32_t chunks = min(left, gridDim.x);
+        if (phase == kCombine || share < short_share()) {
+          const bool single = phase != kCombine && grain_ == Grain::fine;
+          const std::uint32_t chunks = single ? left : min(left, gridDim.x);
           if (ticket < chunks)
             return {phase, first + part(left, ticket, chunks),
                     first + part(left, ticket + 1, chunks)};
@@ -64,11 +72,12 @@ class Schedule {
   }
 
  private:
-  static constexpr std::uint32_t kShortShare = 6;
-
+  __device__ std::uint32_t short_share() const { return grain_ == Grain::fine ? 2 : 6; }
   __device__ static std::uint32_t part(std::uint32_t all, std::uint32_t at, std::uint32_t chunks) {
     return static_cast<std::uint32_t>(std::uint64_t{all} * at / chunks);
   }
+
+  Grain grain_;
 };
 
 // The chunks of a block in shared memory, from the thread that takes them to those that work on

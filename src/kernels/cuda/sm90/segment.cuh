@@ -21,6 +21,11 @@ inline constexpr std::uint32_t kFinishers = 2;
 inline constexpr std::uint32_t kFirstMultiplier = kFirstFinisher + kFinishers;
 inline constexpr std::uint32_t kBlockThreads = 32 * (kFirstMultiplier + kWarps);
 
+// Registers of a thread: 640 threads enter with 96 each, and 4 * 104 + 64 = 5 * 96.
+inline constexpr int kMultiplierRegisters = 104;
+inline constexpr int kOtherRegisters = 64;
+static_assert(kBlockThreads == 640 && kFirstMultiplier == 4);
+
 // Of the threads that multiply.
 __device__ __forceinline__ std::uint32_t multiplier_thread() {
   return threadIdx.x - 32 * kFirstMultiplier;
@@ -36,6 +41,7 @@ struct Segment {
   std::uint32_t expert;
   std::uint32_t rows;
   std::uint32_t same_rows;  // as the segment before it
+  std::uint32_t completes;  // 1: the last of its item that is stored
   std::uint32_t slot[kMostRows];
   std::uint32_t row[kMostRows];   // of x or of the activations
   std::uint32_t amax[kMostRows];  // of the rows, as the bits of an f32
@@ -97,7 +103,7 @@ inline constexpr std::uint32_t kLanesThatArrive = 1;
 
 // All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial
 // sums. `full` opens when a place may be read, `free` when it may be written again; `chunk_begun`
-// when those that multiply have come to a chunk.
+// when those that multiply have come to a chunk behind their first.
 template <int kStages>
 struct Sync {
   static constexpr int kPlaces = kStages;  // of the ring of weights

@@ -9,10 +9,12 @@
 
 #include "kernels/cuda/sm90/call.hpp"
 #include "kernels/cuda/sm90/ptx.cuh"
+#include "kernels/cuda/sm90/rows_lifted.cuh"
 
 namespace moxie::cuda::sm90 {
 
 inline constexpr std::uint32_t kSlotThreads = 1024;
+inline constexpr std::uint32_t kShortSteps = 16;  // where sums over warps cost most
 
 // Inclusive sums over the block.
 __device__ inline std::uint32_t running_sum(std::uint32_t value) {
@@ -31,23 +33,31 @@ __device__ inline std::uint32_t running_sum(std::uint32_t value) {
   return value + sum;
 }
 
-// Wide items read weights once for more rows but leave less memory to what is in flight: they are
-// worth it where 8 rows would read noticeably more.
+// Wide items read weights once for more rows: they are worth it where 8 rows would read noticeably
+// more. Sheets are also where experts have 1.5 rows, since nothing is put into place for an item
+// and no sums meet in memory; where those cost most, always. With fewer rows long sheets end
+// unevenly.
 __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
                                   std::uint32_t experts) {
   __shared__ std::uint32_t narrow;
   __shared__ std::uint32_t wide;
   if (call.wide_rows == 0 || call.tokens <= kRowsOfTile) return false;
-  if (threadIdx.x == 0) narrow = wide = 0;
+  __shared__ std::uint32_t rows;
+  __shared__ std::uint32_t busy;
+  if (threadIdx.x == 0) narrow = wide = rows = busy = 0;
   __syncthreads();
   for (std::uint32_t expert = threadIdx.x; expert < experts; expert += kSlotThreads) {
     const std::uint32_t count = counts[expert];
     if (count == 0) continue;
     atomicAdd(&narrow, (count + kRowsOfTile - 1) / kRowsOfTile);
     atomicAdd(&wide, (count + call.wide_rows - 1) / call.wide_rows);
+    atomicAdd(&rows, count);
+    atomicAdd(&busy, 1U);
   }
   __syncthreads();
-  return narrow > wide + wide / 8;
+  if (narrow > wide + wide / 8) return true;
+  if (!call.sheets) return false;
+  return call.experts.down.steps < kShortSteps || 2 * rows >= 3 * busy;
 }
 
 // counts: [local experts] in shared memory; holds the experts' first items afterwards. Returns the
@@ -58,6 +68,7 @@ __device__ inline std::uint32_t make_items(const Call& call, std::uint32_t* coun
   const bool wide = wants_wide(call, counts, experts);
   const std::uint32_t item_rows = wide ? call.wide_rows : kRowsOfTile;
   if (threadIdx.x == 0) before = 0;
+  if (threadIdx.x < kFirstExperts) call.work.progress->first_experts[threadIdx.x] = 0;
   __syncthreads();
   for (std::uint32_t first = 0; first < experts; first += kSlotThreads) {
     const std::uint32_t expert = first + threadIdx.x;
@@ -99,10 +110,27 @@ __device__ inline void put_slot(const Call& call, const std::uint32_t* first_ite
   call.work.items[first_items[expert] + place / item_rows].slot[place % item_rows] = slot;
 }
 
-// One block.
+// A warp of prepare_slots lifts a row of x.
+inline constexpr std::uint32_t kRowsOfLifter = kSlotThreads / 32;
+inline std::uint32_t lifting_blocks(std::uint32_t tokens) {
+  return (tokens + kRowsOfLifter - 1) / kRowsOfLifter;
+}
+__device__ inline void lift_x(const Call& call, std::uint32_t row) {
+  if (row >= call.tokens) return;
+  const RowsOf rows = rows_of_x(call);
+  lift_row<4>(call.args.shape.act_format, rows, row,
+              call.work.lifted_x + std::uint64_t{row} * rows.columns, call.work.x_amax + row);
+}
+
+// One block; where rows are lifted, others behind it do that.
+template <bool kLifts>
 __global__ void __launch_bounds__(kSlotThreads) prepare_slots(const __grid_constant__ Call call) {
   extern __shared__ std::uint32_t counts[];
   launch_dependents();
+  if (kLifts && blockIdx.x > 0) {
+    wait_for_previous();
+    return lift_x(call, (blockIdx.x - 1) * kRowsOfLifter + threadIdx.x / 32);
+  }
   const auto experts = static_cast<std::uint32_t>(call.args.shape.local_experts);
   for (std::uint32_t expert = threadIdx.x; expert < experts; expert += kSlotThreads)
     counts[expert] = 0;

@@ -14,25 +14,54 @@
 
 namespace moxie::cuda::sm90 {
 
+// What a block reads of an expert, unit after unit: stages of all its warps, as they lie in memory.
+template <BlockFormat kFormat>
+struct StagesOfUnits {
+  static constexpr Grain kGrain = Grain::coarse;  // a chunk's rows are put into place
+  __device__ static std::uint32_t units_of(const Product& product) { return product.units; }
+  __device__ static const std::byte* unit_at(const Product& product, const std::byte* weights,
+                                             std::uint32_t unit) {
+    return weights + unit * product.unit_bytes;
+  }
+  // Copies one unit; returns where the next one starts.
+  template <class TSync>
+  __device__ static const std::byte* copy(const Product& product, const std::byte* from,
+                                          std::uint32_t /*unit*/, TSync sync, std::uint32_t ring,
+                                          Place<TSync::kPlaces>& at, std::uint64_t policy) {
+    for (std::uint32_t stage = 0; stage < product.stages; ++stage) {
+      const std::uint32_t bytes = product.warps_in(stage) * step_bytes(kFormat);
+      wait_barrier(sync.weights_free[at.place], at.parity);
+      expect_bytes(sync.weights_full[at.place], bytes);
+      copy_bulk(ring + at.place * (kWarps * step_bytes(kFormat)), from, bytes,
+                sync.weights_full[at.place], policy);
+      from += bytes;
+      at.next();
+    }
+    return from;
+  }
+};
+
 // By one thread: takes the block's chunks, and copies what they read.
-template <BlockFormat kFormat, class TSync>
+template <class TStages, class TSync>
 __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue) {
   const std::uint64_t policy = evict_first();
   // The first chunk's number and the count of items are on their way together.
   std::uint32_t ticket = atomicAdd(&call.work.progress->ticket, 1U);
-  const Schedule schedule(call, call.work.progress->items);
+  const Schedule schedule(call, call.work.progress->items, TStages::units_of(call.experts.gate_up),
+                          TStages::units_of(call.experts.down), TStages::kGrain);
 #pragma unroll
   for (std::uint32_t i = 0; i < kFirstExperts; ++i)
     queue.first_experts[i] = call.work.progress->first_experts[i];
-  constexpr std::uint32_t kPlaceBytes = kWarps * step_bytes(kFormat);
   Place<TSync::kPlaces> at{.parity = 1};  // the ring is empty
   Place<Queue::kSize> turn;
   Place<Queue::kSize> begun;
   for (std::uint32_t number = 0;; ++number) {
     if (number > 0) {
       // The chunk before has been begun: no block holds more than it must. It starts with two.
-      if (number > 1) wait_barrier(sync.chunk_begun[begun.place], begun.parity);
-      begun.next();
+      if (number > 1) {
+        wait_barrier(sync.chunk_begun[begun.place], begun.parity);
+        begun.next();
+      }
       ticket = atomicAdd(&call.work.progress->ticket, 1U);
     }
     const Chunk chunk = schedule.chunk(ticket);
@@ -42,31 +71,76 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
     if (chunk.phase == kNothing) return;
     if (chunk.phase == kCombine) continue;
     const Product& product = product_of(call, chunk.phase);
-    std::uint32_t item = chunk.unit / product.units;
-    std::uint32_t unit = chunk.unit - item * product.units;
+    const std::uint32_t units = TStages::units_of(product);
+    std::uint32_t item = chunk.unit / units;
+    std::uint32_t unit = chunk.unit - item * units;
     const std::byte* from = nullptr;
     for (std::uint32_t left = chunk.end - chunk.unit; left > 0; --left) {
       if (from == nullptr) {
         const std::uint32_t expert =
             item < kFirstExperts ? queue.first_experts[item] : call.work.items[item].expert;
-        from = call.args.weights.blobs + expert * call.args.weights.stride + product.offset +
-               unit * product.unit_bytes;
+        from = TStages::unit_at(
+            product, call.args.weights.blobs + expert * call.args.weights.stride + product.offset,
+            unit);
       }
-      for (std::uint32_t stage = 0; stage < product.stages; ++stage) {
-        const std::uint32_t bytes = product.warps_in(stage) * step_bytes(kFormat);
-        wait_barrier(sync.weights_free[at.place], at.parity);
-        expect_bytes(sync.weights_full[at.place], bytes);
-        copy_bulk(ring + at.place * kPlaceBytes, from, bytes, sync.weights_full[at.place], policy);
-        from += bytes;
-        at.next();
-      }
-      if (++unit == product.units) unit = 0, ++item, from = nullptr;
+      from = TStages::copy(product, from, unit, sync, ring, at, policy);
+      if (++unit == units) unit = 0, ++item, from = nullptr;
     }
   }
 }
 
-// By one warp: the segments of the block's chunks, one after another.
-template <class TSync>
+// What a block is to do next: neighbouring units of one item, or of the phase that combines.
+struct Head {
+  std::uint32_t phase = kNothing;
+  std::uint32_t chunk = 0;
+  std::uint32_t begins = 0;
+  std::uint32_t unit = 0;
+  std::uint32_t end = 0;
+  std::uint32_t item = 0;
+  std::uint32_t expert = 0;
+  std::uint32_t rows = 0;
+};
+__device__ __forceinline__ void put_head(const Head& head, Segment& to) {
+  to.phase = head.phase, to.chunk = head.chunk, to.begins = head.begins;
+  to.unit = head.unit, to.end = head.end;
+  to.item = head.item, to.expert = head.expert, to.rows = head.rows;
+}
+
+// Publishes the segments of the block's chunks, one after another, until there are none. By one
+// warp; TStages knows the units of an item.
+template <class TStages, class TSync, class Publish>
+__device__ __forceinline__ void each_segment(const Call& call, TSync sync, const Queue& queue,
+                                             const Publish& publish) {
+  Place<Queue::kSize> turn;
+  for (std::uint32_t number = 0;; ++number) {
+    wait_barrier(sync.chunk_full[turn.place], turn.parity);
+    const Chunk chunk = queue.chunks[turn.place];
+    turn.next();
+    if (chunk.phase == kNothing) return publish({.phase = kNothing, .chunk = number});
+    if (chunk.phase == kCombine) {
+      publish(
+          {.phase = kCombine, .chunk = number, .begins = 1, .unit = chunk.unit, .end = chunk.end});
+      continue;
+    }
+    const std::uint32_t units = TStages::units_of(product_of(call, chunk.phase));
+    for (std::uint32_t unit = chunk.unit; unit < chunk.end;) {
+      const std::uint32_t item = unit / units;
+      const std::uint32_t end = min(chunk.end, (item + 1) * units);
+      publish({.phase = chunk.phase,
+               .chunk = number,
+               .begins = unit == chunk.unit ? 1U : 0U,
+               .unit = unit - item * units,
+               .end = end - item * units,
+               .item = item,
+               .expert = call.work.items[item].expert,
+               .rows = call.work.items[item].rows});
+      unit = end;
+    }
+  }
+}
+
+// By one warp: finds out which rows the next segments have, and waits until they are there.
+template <class TStages, class TSync>
 class Scout {
  public:
   __device__ Scout(const Call& call, TSync sync, Shared& shared)
@@ -77,52 +151,11 @@ class Scout {
   __device__ void rehearse() { publish({.phase = kGateUp, .rows = 1}); }
 
   __device__ void run() {
-    Place<Queue::kSize> turn;
-    for (std::uint32_t number = 0;; ++number) {
-      wait_barrier(sync_.chunk_full[turn.place], turn.parity);
-      const Chunk chunk = shared_.queue.chunks[turn.place];
-      turn.next();
-      if (chunk.phase == kNothing) {
-        publish({.phase = kNothing, .chunk = number});
-        return;
-      }
-      if (chunk.phase == kCombine) {
-        publish({.phase = kCombine,
-                 .chunk = number,
-                 .begins = 1,
-                 .unit = chunk.unit,
-                 .end = chunk.end});
-        continue;
-      }
-      const std::uint32_t units = product_of(call_, chunk.phase).units;
-      for (std::uint32_t unit = chunk.unit; unit < chunk.end;) {
-        const std::uint32_t item = unit / units;
-        const std::uint32_t end = min(chunk.end, (item + 1) * units);
-        publish({.phase = chunk.phase,
-                 .chunk = number,
-                 .begins = unit == chunk.unit ? 1U : 0U,
-                 .unit = unit - item * units,
-                 .end = end - item * units,
-                 .item = item,
-                 .expert = call_.work.items[item].expert,
-                 .rows = call_.work.items[item].rows});
-        unit = end;
-      }
-    }
+    each_segment<TStages>(call_, sync_, shared_.queue, [this](const Head& head) { publish(head); });
   }
 
  private:
   static constexpr std::uint32_t kNoRow = ~0U;
-  struct Head {
-    std::uint32_t phase = kNothing;
-    std::uint32_t chunk = 0;
-    std::uint32_t begins = 0;
-    std::uint32_t unit = 0;
-    std::uint32_t end = 0;
-    std::uint32_t item = 0;
-    std::uint32_t expert = 0;
-    std::uint32_t rows = 0;
-  };
 
   __device__ void publish(const Head& head) {
     const std::uint32_t lane = threadIdx.x % 32;
@@ -141,9 +174,7 @@ class Scout {
     Segment& to = shared_.segments[at_.place];
     if (has_row) to.slot[lane] = slot, to.row[lane] = row, to.amax[lane] = 0;
     if (lane == 0) {
-      to.phase = head.phase, to.chunk = head.chunk, to.begins = head.begins;
-      to.unit = head.unit, to.end = head.end;
-      to.item = head.item, to.expert = head.expert, to.rows = head.rows;
+      put_head(head, to);
       to.same_rows = same ? 1 : 0;
     }
     arrive(sync_.segment_full[at_.place]);

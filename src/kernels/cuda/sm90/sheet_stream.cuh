@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The warps beside those that multiply sheets: one thread copies weights, one warp the rows that
+// meet them, and two wait for results and lift the activations of items that are complete.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/sm90/call.hpp"
+#include "kernels/cuda/sm90/ptx.cuh"
+#include "kernels/cuda/sm90/rows_lifted.cuh"
+#include "kernels/cuda/sm90/segment.cuh"
+#include "kernels/cuda/sm90/sheets.cuh"
+#include "kernels/cuda/sm90/stream.cuh"
+
+namespace moxie::cuda::sm90 {
+
+// A stage of a sheet is one step of all its strips; the steps of a unit's strips are neighbours.
+template <BlockFormat kFormat, std::uint32_t kTiles>
+struct StagesOfSheets {
+  static constexpr Grain kGrain = Grain::fine;
+  __device__ static std::uint32_t units_of(const Product& product) { return sheets_of(product); }
+  __device__ static const std::byte* unit_at(const Product& product, const std::byte* weights,
+                                             std::uint32_t sheet) {
+    return weights + sheet * units_of_sheet(product) * product.unit_bytes;
+  }
+  template <class TSync>
+  __device__ static const std::byte* copy(const Product& product, const std::byte* from,
+                                          std::uint32_t sheet, TSync sync, std::uint32_t ring,
+                                          Place<TSync::kPlaces>& at, std::uint64_t policy) {
+    const std::uint32_t units = units_in(product, sheet, sheet + 1);
+    const std::uint32_t bytes = product.strips_of_unit * step_bytes(kFormat);
+    for (std::uint32_t split = 0; split < product.splits; ++split) {
+      const std::byte* step = from + split * bytes;
+      for (std::uint32_t left = product.steps_of(split); left > 0; --left) {
+        wait_barrier(sync.weights_free[at.place], at.parity);
+        expect_bytes(sync.weights_full[at.place], units * bytes);
+        std::uint32_t to = ring + at.place * sheet_stage_bytes(kFormat, kTiles);
+        const std::byte* of_unit = step;
+        for (std::uint32_t unit = 0; unit < units; ++unit) {
+          copy_bulk(to, of_unit, bytes, sync.weights_full[at.place], policy);
+          to += bytes, of_unit += product.unit_bytes;
+        }
+        step += kWarps * step_bytes(kFormat);
+        at.next();
+      }
+    }
+    return from + units * product.unit_bytes;
+  }
+};
+
+// Publishes segments, and copies their rows into the stages.
+template <BlockFormat kFormat, std::uint32_t kTiles, class TSync>
+class SheetScout {
+  using Stages = StagesOfSheets<kFormat, kTiles>;
+
+ public:
+  __device__ SheetScout(const Call& call, TSync sync, Shared& shared, std::uint32_t ring)
+      : call_(call), sync_(sync), shared_(shared), lane_(threadIdx.x % 32), ring_(ring) {}
+
+  __device__ void run() {
+    each_segment<Stages>(call_, sync_, shared_.queue, [this](const Head& head) { publish(head); });
+  }
+
+ private:
+  // A row's columns of a step are kParts times 16 bytes; the warp copies kRows rows at once.
+  static constexpr std::uint32_t kParts = kStepColumns * 2 / 16;
+  static constexpr std::uint32_t kRows = 32 / kParts;
+  static constexpr std::uint32_t kCopies = kTiles * kRowsOfTile / kRows;
+
+  __device__ void publish(const Head& head) {
+    const bool multiplies = head.phase == kGateUp || head.phase == kDown;
+    const bool has_row = multiplies && lane_ < head.rows;
+    const std::uint32_t slot = has_row ? call_.work.items[head.item].slot[lane_] : 0;
+    const std::uint32_t row =
+        head.phase == kGateUp ? slot / static_cast<std::uint32_t>(call_.args.shape.top_k) : slot;
+    if (head.phase == kDown)  // its rows are lifted
+      wait_for_count(call_.work.gate_up_units + head.item, call_.experts.gate_up.units + 1);
+    const std::uint32_t* amax = head.phase == kGateUp ? call_.work.x_amax : call_.work.act_amax;
+    wait_barrier(sync_.segment_free[at_.place], at_.parity);
+    Segment& to = shared_.segments[at_.place];
+    if (has_row) to.slot[lane_] = slot, to.amax[lane_] = __ldcg(amax + row);
+    if (lane_ == 0) put_head(head, to);
+    arrive(sync_.segment_full[at_.place]);
+    at_.next();
+    if (multiplies) copy_rows(head, row);
+  }
+
+  // `row`: the lane's of the item.
+  __device__ __forceinline__ void copy_rows(const Head& head, std::uint32_t row) {
+    const Product& product = product_of(call_, head.phase);
+    const std::uint16_t* rows = head.phase == kGateUp ? call_.work.lifted_x : call_.work.lifted_act;
+    const std::uint16_t* first[kCopies];
+    std::uint32_t copies = 0;  // of this lane
+#pragma unroll
+    for (std::uint32_t i = 0; i < kCopies; ++i) {
+      const std::uint32_t place = i * kRows + lane_ / kParts;
+      const std::uint32_t of_place = __shfl_sync(0xFFFFFFFFU, row, place);
+      first[i] = rows + std::uint64_t{of_place} * product.columns + lane_ % kParts * 8;
+      if (place < head.rows) copies = i + 1;
+    }
+    const std::uint32_t offset =
+        kWarps * step_bytes(kFormat) + lane_ / kParts * sheet_pitch(kFormat) + lane_ % kParts * 16;
+    for (std::uint32_t sheet = head.unit; sheet < head.end; ++sheet) {
+      for (std::uint32_t step = 0; step < product.steps; ++step) {
+        wait_barrier(sync_.weights_free[stage_.place], stage_.parity);
+        const std::uint32_t to = ring_ + stage_.place * sheet_stage_bytes(kFormat, kTiles) + offset;
+#pragma unroll
+        for (std::uint32_t i = 0; i < kCopies; ++i) {
+          if (i < copies)
+            copy_16(to + i * kRows * sheet_pitch(kFormat), first[i] + step * kStepColumns);
+        }
+        arrive_copied(sync_.weights_full[stage_.place]);
+        stage_.next();
+      }
+    }
+  }
+
+  const Call& call_;
+  TSync sync_;
+  Shared& shared_;
+  std::uint32_t lane_;
+  std::uint32_t ring_;
+  Place<kSegments> at_{.parity = 1};
+  Place<TSync::kPlaces> stage_{.parity = 1};
+};
+
+// Tells other blocks what is stored. Who stores the last of an item's activations lifts its rows.
+template <class TSync>
+class SheetFinisher {
+ public:
+  __device__ SheetFinisher(const Call& call, TSync sync, Shared& shared)
+      : call_(call), sync_(sync), shared_(shared), warp_(threadIdx.x / 32 - kFirstFinisher) {}
+
+  __device__ void run() {
+    for (Place<kSegments> at;; at.next()) {
+      wait_barrier(sync_.segment_full[at.place], at.parity);
+      Segment& segment = shared_.segments[at.place];
+      if (segment.phase == kNothing) return;
+      wait_barrier(sync_.segment_stored[at.place], at.parity);
+      const bool leads = warp_ == 0 && threadIdx.x % 32 == 0;
+      if (segment.phase == kGateUp) {
+        finish_gate_up(segment, leads);
+      } else if (segment.phase == kDown && leads) {
+        add_release(&call_.work.progress->down_units,
+                    units_in(call_.experts.down, segment.unit, segment.end));
+      }
+      arrive(sync_.segment_free[at.place]);
+    }
+  }
+
+ private:
+  __device__ void finish_gate_up(Segment& segment, bool leads) {
+    std::uint32_t* count = call_.work.gate_up_units + segment.item;
+    const Product& product = call_.experts.gate_up;
+    if (leads) {
+      const std::uint32_t units = units_in(product, segment.unit, segment.end);
+      segment.completes = add_acquire_release(count, units) + units == product.units ? 1 : 0;
+    }
+    synchronise<2, kFinishers * 32>();
+    if (segment.completes == 0) return;
+    const RowsOf rows = rows_of_act(call_);
+    for (std::uint32_t row = warp_; row < segment.rows; row += kFinishers) {
+      const std::uint32_t slot = segment.slot[row];
+      lift_row<4>(call_.args.shape.act_format, rows, slot,
+                  call_.work.lifted_act + std::uint64_t{slot} * rows.columns,
+                  call_.work.act_amax + slot);
+    }
+    synchronise<2, kFinishers * 32>();
+    if (leads) add_release(count, 1);
+  }
+
+  const Call& call_;
+  TSync sync_;
+  Shared& shared_;
+  std::uint32_t warp_;
+};
+
+}  // namespace moxie::cuda::sm90

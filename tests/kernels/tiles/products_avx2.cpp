@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// One band by the kernels' own products.
+#include "kernels/cpu/tiles/included.hpp"
+#include "kernels/tiles/products.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+MOXIE_TARGET_BEGIN("avx2,fma,f16c")
+// clang-format off
+#include "kernels/cpu/avx2/simd.hpp"
+#include "kernels/cpu/tiles/band.hpp"
+#include "kernels/cpu/tiles/products_f32.hpp"
+#include "kernels/cpu/tiles/products_int8.hpp"
+#include "kernels/cpu/tiles/quantise.hpp"
+// clang-format on
+
+namespace moxie::test {
+
+namespace {
+
+using cpu::avx2::Simd;
+
+template <class Products, class Quantise>
+void run(const BandProduct& product) {
+  using Record = typename Products::Record;
+  constexpr std::uint64_t kMostTiles = 256;
+  static Record records[cpu::tiles::kMostRows][kMostTiles];
+  const Record* x[cpu::tiles::kMostRows];
+  for (std::uint64_t row = 0; row < product.rows; ++row) {
+    x[row] = records[row];
+    for (std::uint64_t tile = 0; tile < product.columns / kTileColumns; ++tile)
+      Quantise::record(product.x + row * product.columns + tile * kTileColumns, records[row][tile]);
+  }
+  alignas(64) float sums[cpu::tiles::kMostRows][kBandRows];
+  Products::multiply({product.codes, product.scales, product.columns}, x, product.rows, sums);
+  for (std::uint64_t i = 0; i < product.rows * kBandRows; ++i)
+    product.sums[i] = sums[i / kBandRows][i % kBandRows] * Products::kUnit;
+}
+
+template <BlockFormat kFormat>
+void run_format(const BandProduct& product) {
+  using namespace cpu::tiles;
+  if (product.act_format == ActFormat::bf16)
+    return run<ProductsF32<Simd, kFormat>, ToF32<Simd>>(product);
+  if (product.act_format == ActFormat::int8)
+    return run<ProductsInt8<Simd, kFormat, OnePlane>, ToInt8<Simd>>(product);
+  run<ProductsInt8<Simd, kFormat, TwoPlanes>, ToInt8x2<Simd>>(product);
+}
+
+}  // namespace
+
+void multiply_avx2(const BandProduct& product) {
+  if (product.format == BlockFormat::mxfp4) return run_format<BlockFormat::mxfp4>(product);
+  run_format<BlockFormat::nvfp4>(product);
+}
+
+}  // namespace moxie::test
+MOXIE_TARGET_END
+#else
+namespace moxie::test {
+void multiply_avx2(const BandProduct& /*product*/) {}
+}  // namespace moxie::test
+#endif
