@@ -142,7 +142,7 @@ void print(std::string_view name, void (*run)(const Band&, const Record*), const
 
 int run_steps() {
   std::mt19937 random(1);
-  codes.resize(kBands * kCodeBytes + tiles::kAhead);
+  codes.resize(kBands * kCodeBytes);
   scales.assign(kBands * kScaleBytes, 120);
   for (std::uint8_t& byte : codes) byte = static_cast<std::uint8_t>(random());
   std::vector<Bf16Record> bf16(kTiles);

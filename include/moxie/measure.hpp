@@ -36,8 +36,8 @@ class MOXIE_API ReadTest {
 
  private:
   unsigned threads_;
-  std::uint64_t share_;                  // bytes a thread reads in one test
-  std::unique_ptr<std::byte[]> memory_;  // [2, threads, share]
+  std::uint64_t share_;                // bytes a thread reads in one test
+  std::shared_ptr<std::byte> memory_;  // [2, threads, share], as experts lie in memory
   bool half_ = false;
 };
 

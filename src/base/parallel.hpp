@@ -51,11 +51,35 @@ class Team {
       body(item);
       ++finished;
     }
-    if (finished > 0) stage.done.fetch_add(finished, std::memory_order_acq_rel);
-    wait(stage, count);
+    finish(stage, finished, count);
+  }
+
+  // The same with ranges of neighbouring items, [first, end): long ones at first, so that few begin
+  // anew, and single items at last, so that all members end together.
+  template <class Body>
+  void for_ranges(std::uint64_t count, unsigned members, const Body& body) {
+    StageCounters& stage = stages_[stage_++];
+    std::uint64_t finished = 0;
+    std::uint64_t first = stage.next.load(std::memory_order_relaxed);
+    while (first < count) {
+      const std::uint64_t share = (count - first) / (kShares * members);
+      const std::uint64_t end = first + (share > 1 ? share : 1);
+      if (!stage.next.compare_exchange_weak(first, end, std::memory_order_relaxed)) continue;
+      body(first, end);
+      finished += end - first;
+      first = stage.next.load(std::memory_order_relaxed);
+    }
+    finish(stage, finished, count);
   }
 
  private:
+  // A range is this part of what one member would get of the rest.
+  static constexpr std::uint64_t kShares = 3;
+
+  void finish(StageCounters& stage, std::uint64_t finished, std::uint64_t count) {
+    if (finished > 0) stage.done.fetch_add(finished, std::memory_order_acq_rel);
+    wait(stage, count);
+  }
   static void wait(const StageCounters& stage, std::uint64_t count);
 
   StageCounters* stages_;

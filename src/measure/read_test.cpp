@@ -2,9 +2,11 @@
 // Memory read once by all threads, each its own contiguous share of it.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "base/clock.hpp"
 #include "base/parallel.hpp"
+#include "base/writable_memory.hpp"
 #include "measure/cache_size.hpp"
 #include "measure/pinned_loops.hpp"
 #include "moxie/measure.hpp"
@@ -22,12 +24,18 @@ std::uint64_t share_of(unsigned threads) {
   return std::max(share / measure::kReadBlock, std::uint64_t{1}) * measure::kReadBlock;
 }
 
+// In large pages where the system has them: experts of a layer lie in the same kind.
+std::shared_ptr<std::byte> untouched(std::uint64_t bytes) {
+  const auto memory = std::make_shared<WritableMemory>(bytes);
+  return {memory, memory->bytes().data()};
+}
+
 }  // namespace
 
 ReadTest::ReadTest(unsigned threads)
     : threads_(std::clamp(threads, 1U, usable_threads())),
       share_(share_of(threads_)),
-      memory_(std::make_unique_for_overwrite<std::byte[]>(2 * share_ * threads_)) {
+      memory_(untouched(2 * share_ * threads_)) {
   // Pages that were never written are all the same one. Who reads a share also places it.
   parallel_team(threads_, [&](Team& team) {
     team.for_each(threads_, [&](std::uint64_t thread) {

@@ -51,9 +51,19 @@ class ExpertsCall {
     float dequant_mul;
     const std::byte* bias;  // f32, one a row; null: none
 
-    [[nodiscard]] Band band(std::uint64_t row) const {
-      constexpr std::uint64_t kGroup = block_spec(Products::kBlockFormat).group_elems;
-      return {codes + row * (columns / 2), scales + row * (columns / kGroup), columns};
+    [[nodiscard]] const std::uint8_t* codes_at(std::uint64_t row) const {
+      return codes + row * (columns / 2);
+    }
+    [[nodiscard]] const std::uint8_t* scales_at(std::uint64_t row) const {
+      return scales + row * (columns / block_spec(Products::kBlockFormat).group_elems);
+    }
+    // The band from `row` on, before that of `next` is read; null: none is.
+    [[nodiscard]] Band band(std::uint64_t row, const Matrix* next, std::uint64_t next_row) const {
+      return {.codes = codes_at(row),
+              .scales = scales_at(row),
+              .columns = columns,
+              .next_codes = next == nullptr ? nullptr : next->codes_at(next_row),
+              .next_scales = next == nullptr ? nullptr : next->scales_at(next_row)};
     }
     // The finished sums of a band's rows.
     void finish(float* sums, std::uint64_t row) const {
@@ -71,14 +81,31 @@ class ExpertsCall {
       quantise(item / chunks_, item % chunks_ * kChunkTiles);
     });
     if (team.is_caller()) add_time(Stage::quantise);
-    team.for_each(work_.slots.active * act_tiles_, [this](std::uint64_t item) {
-      gate_up(active_expert(item / act_tiles_), item % act_tiles_);
-    });
+    for_tiles(team, act_tiles_, [this](Place at, Place next) { gate_up(at, next); });
     if (team.is_caller()) add_time(Stage::gate_up);
-    team.for_each(work_.slots.active * x_tiles_, [this](std::uint64_t item) {
-      down(active_expert(item / x_tiles_), item % x_tiles_);
-    });
+    for_tiles(team, x_tiles_, [this](Place at, Place next) { down(at, next); });
     if (team.is_caller()) add_time(Stage::down);
+  }
+
+  // One tile of an axis of one expert.
+  struct Place {
+    std::uint64_t expert;
+    std::uint64_t tile;
+    bool known;
+  };
+
+  // Calls body(place, next) for all tiles of an axis of all active experts, in the order of their
+  // addresses; `next` is what the same thread reads next, where that is known.
+  template <class Body>
+  void for_tiles(Team& team, std::uint64_t tiles, const Body& body) const {
+    const auto place = [&](std::uint64_t item) {
+      return Place{active_expert(item / tiles), item % tiles, true};
+    };
+    team.for_ranges(work_.slots.active * tiles, args_.threads,
+                    [&](std::uint64_t first, std::uint64_t end) {
+                      for (std::uint64_t item = first; item < end; ++item)
+                        body(place(item), item + 1 < end ? place(item + 1) : Place{0, 0, false});
+                    });
   }
 
   // Called by one thread only.
@@ -130,48 +157,56 @@ class ExpertsCall {
     }
   }
 
-  // One tile of the intermediate axis for all rows of an expert.
-  void gate_up(std::uint64_t local_expert, std::uint64_t tile) {
+  [[nodiscard]] Matrix gate_of(std::uint64_t expert) const {
     const BlobOffsets& o = args_.weights.offsets;
-    const std::uint64_t hidden = args_.shape.hidden;
-    const Matrix gate = matrix(local_expert, o.gate, o.gate_scale, o.gate_mul, o.gate_bias, hidden);
-    const Matrix up = matrix(local_expert, o.up, o.up_scale, o.up_mul, o.up_bias, hidden);
-    const std::uint64_t end = work_.slots.with0[local_expert + 1];
-    for (std::uint64_t row = work_.slots.with0[local_expert]; row < end; row += kMostRows) {
+    return matrix(expert, o.gate, o.gate_scale, o.gate_mul, o.gate_bias, args_.shape.hidden);
+  }
+  [[nodiscard]] Matrix up_of(std::uint64_t expert) const {
+    const BlobOffsets& o = args_.weights.offsets;
+    return matrix(expert, o.up, o.up_scale, o.up_mul, o.up_bias, args_.shape.hidden);
+  }
+  [[nodiscard]] Matrix down_of(std::uint64_t expert) const {
+    const BlobOffsets& o = args_.weights.offsets;
+    return matrix(expert, o.down, o.down_scale, o.down_mul, o.down_bias, args_.shape.inter);
+  }
+
+  // One tile of the intermediate axis for all rows of an expert.
+  void gate_up(Place at, Place next) {
+    const Matrix gate = gate_of(at.expert);
+    const Matrix up = up_of(at.expert);
+    const bool gated = gate.codes != nullptr;
+    const Matrix after = !next.known ? up : gated ? gate_of(next.expert) : up_of(next.expert);
+    const std::uint64_t end = work_.slots.with0[at.expert + 1];
+    for (std::uint64_t row = work_.slots.with0[at.expert]; row < end; row += kMostRows) {
       const std::uint64_t rows = end - row < kMostRows ? end - row : kMostRows;
       const Record* x[kMostRows];
       for (std::uint64_t r = 0; r < rows; ++r)
         x[r] = work_.x + work_.slots.token_of_row(row + r) * x_tiles_;
       alignas(64) float act[kMostRows][kTileColumns];
-      for (std::uint64_t column = 0; column < kTileColumns; column += kBandRows)
-        activations(gate, up, tile * kTileColumns + column, x, rows, column, act);
-      for (std::uint64_t r = 0; r < rows; ++r) {
-        Quantise::record(act[r], work_.act[(row + r) * act_tiles_ + tile]);
-        if (args_.act_tap != nullptr) {
-          Quantise::values(work_.act[(row + r) * act_tiles_ + tile],
-                           args_.act_tap + work_.slots.slot_of_row[row + r] * args_.shape.inter +
-                               tile * kTileColumns);
+      for (std::uint64_t column = 0; column < kTileColumns; column += kBandRows) {
+        const std::uint64_t first = at.tile * kTileColumns + column;
+        alignas(64) Sums gates;
+        if (!gated) std::memset(gates, 0, sizeof gates);
+        alignas(64) Sums ups;
+        if (gated) Products::multiply(gate.band(first, &up, first), x, rows, gates);
+        const bool ends = column + kBandRows == kTileColumns;
+        const Band up_band =
+            !ends ? up.band(first, gated ? &gate : &up, first + kBandRows)
+                  : up.band(first, next.known ? &after : nullptr, next.tile * kTileColumns);
+        Products::multiply(up_band, x, rows, ups);
+        for (std::uint64_t r = 0; r < rows; ++r) {
+          if (gated) gate.finish(gates[r], first);
+          up.finish(ups[r], first);
+          activate_band(gates[r], ups[r], act[r] + column);
         }
       }
-    }
-  }
-
-  // Of one band of gate and up, into columns [to, to + 16) of act.
-  void activations(const Matrix& gate, const Matrix& up, std::uint64_t first,
-                   const Record* const* x, std::uint64_t rows, std::uint64_t to,
-                   float (*act)[kTileColumns]) {
-    alignas(64) Sums gates;
-    alignas(64) Sums ups;
-    if (gate.codes != nullptr) Products::multiply(gate.band(first), x, rows, gates);
-    Products::multiply(up.band(first), x, rows, ups);
-    for (std::uint64_t r = 0; r < rows; ++r) {
-      if (gate.codes != nullptr) {
-        gate.finish(gates[r], first);
-      } else {
-        std::memset(gates[r], 0, sizeof gates[r]);
+      for (std::uint64_t r = 0; r < rows; ++r) {
+        Record& to = work_.act[(row + r) * act_tiles_ + at.tile];
+        Quantise::record(act[r], to);
+        if (args_.act_tap == nullptr) continue;
+        Quantise::values(to, args_.act_tap + work_.slots.slot_of_row[row + r] * args_.shape.inter +
+                                 at.tile * kTileColumns);
       }
-      up.finish(ups[r], first);
-      activate_band(gates[r], ups[r], act[r] + to);
     }
   }
 
@@ -189,19 +224,22 @@ class ExpertsCall {
   }
 
   // Two bands of hidden for all rows of an expert.
-  void down(std::uint64_t local_expert, std::uint64_t tile) {
-    const BlobOffsets& o = args_.weights.offsets;
-    const Matrix weights =
-        matrix(local_expert, o.down, o.down_scale, o.down_mul, o.down_bias, args_.shape.inter);
-    const std::uint64_t end = work_.slots.with0[local_expert + 1];
-    for (std::uint64_t row = work_.slots.with0[local_expert]; row < end; row += kMostRows) {
+  void down(Place at, Place next) {
+    const Matrix weights = down_of(at.expert);
+    const Matrix after = next.known ? down_of(next.expert) : weights;
+    const std::uint64_t end = work_.slots.with0[at.expert + 1];
+    for (std::uint64_t row = work_.slots.with0[at.expert]; row < end; row += kMostRows) {
       const std::uint64_t rows = end - row < kMostRows ? end - row : kMostRows;
       const Record* act[kMostRows];
       for (std::uint64_t r = 0; r < rows; ++r) act[r] = work_.act + (row + r) * act_tiles_;
       for (std::uint64_t column = 0; column < kTileColumns; column += kBandRows) {
-        const std::uint64_t first = tile * kTileColumns + column;
+        const std::uint64_t first = at.tile * kTileColumns + column;
+        const bool ends = column + kBandRows == kTileColumns;
+        const Band band =
+            !ends ? weights.band(first, &weights, first + kBandRows)
+                  : weights.band(first, next.known ? &after : nullptr, next.tile * kTileColumns);
         alignas(64) Sums sums;
-        Products::multiply(weights.band(first), act, rows, sums);
+        Products::multiply(band, act, rows, sums);
         for (std::uint64_t r = 0; r < rows; ++r) {
           weights.finish(sums[r], first);
           std::memcpy(work_.down + (row + r) * args_.shape.hidden + first, sums[r], sizeof sums[r]);

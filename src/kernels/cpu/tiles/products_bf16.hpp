@@ -26,7 +26,9 @@ struct ProductsBf16 {
     for (std::uint64_t row = 0; row < rows; ++row) Simd::store(sums[row], Simd::zeros());
     const std::uint8_t* codes = band.codes;
     const std::uint8_t* scale_bytes = band.scales;
+    Ahead<Simd, Scales::kBytes> ahead(band);
     for (std::uint64_t tile = 0; tile < band.columns / kTileColumns; ++tile) {
+      ahead.ask();
       Pairs weights[kPairs];
       decode(codes, weights);
       const Scales scales = Scales::read(scale_bytes);
@@ -56,7 +58,9 @@ struct ProductsBf16 {
     Floats sum = Simd::zeros();
     const std::uint8_t* codes = band.codes;
     const std::uint8_t* scale_bytes = band.scales;
+    Ahead<Simd, Scales::kBytes> ahead(band);
     for (std::uint64_t tile = 0; tile < band.columns / kTileColumns; ++tile) {
+      ahead.ask();
       Pairs weights[kPairs];
       decode(codes, weights);
       const std::uint16_t* values = x[tile].values;
@@ -74,7 +78,6 @@ struct ProductsBf16 {
 
   [[gnu::always_inline]] static void decode(const std::uint8_t* codes, Pairs* weights) {
     for (std::uint64_t i = 0; i < 4; ++i) {
-      __builtin_prefetch(codes + 64 * i + kAhead);
       const auto line = Simd::line(codes + 64 * i);
       weights[4 * i] = Simd::template pairs<0>(line);
       weights[4 * i + 1] = Simd::template pairs<1>(line);

@@ -69,69 +69,74 @@ struct ProductsInt8 {
   // Rows whose sums fit beside a tile's octets in the registers.
   static constexpr int kGroup = Simd::kRegisters == 32 ? 4 : 2;
 
-  // sums[row][lane], without kUnit. A register may hold a part of the band's lanes.
+  // sums[row][lane], without kUnit.
   static void multiply(const Band& band, const Record* const* x, std::uint64_t rows,
                        float (*sums)[kBandRows]) {
-    for (std::uint64_t lane = 0; lane < kBandRows; lane += Simd::kLanes) {
-      if (rows == 1) {
-        multiply_one(band, x[0], sums[0], lane);
-      } else {
-        multiply_rows(band, x, rows, sums, lane);
+    if (rows == 1) return multiply_one(band, x[0], sums[0]);
+    for (std::uint64_t row = 0; row < rows; ++row) {
+      for (std::uint64_t part = 0; part < kParts; ++part)
+        Simd::store(sums[row] + part * Simd::kLanes, Simd::zeros());
+    }
+    const std::uint8_t* codes = band.codes;
+    const std::uint8_t* scale_bytes = band.scales;
+    Ahead<Simd, Scales::kBytes> ahead(band);
+    for (std::uint64_t tile = 0; tile < band.columns / kTileColumns; ++tile) {
+      ahead.ask();
+      for (std::uint64_t lane = 0; lane < kBandRows; lane += Simd::kLanes) {
+        Octets weights[kOctets];
+        decode(codes + 4 * lane, weights);
+        const Scales scales = Scales::read(scale_bytes + lane);
+        for_groups<kGroup>(rows, [&]<int kRows>(std::uint64_t row) __attribute__((always_inline)) {
+          typename Plane::Sums dots[kRows];
+          for (int r = 0; r < kRows; ++r) dots[r] = Plane::start(x[row + r][tile]);
+          for (std::uint64_t i = 0; i < kOctets / 2; ++i) {
+            for (int r = 0; r < kRows; ++r) {
+              const Record& record = x[row + r][tile];
+              const std::uint64_t other = kOctets / 2 + i;
+              Plane::dot(dots[r], record, 0, 4 * i, weights[i]);
+              Plane::dot(dots[r], record, 1, 4 * other, weights[other]);
+            }
+          }
+          for (int r = 0; r < kRows; ++r) {
+            float* at = sums[row + r] + lane;
+            Simd::store(at, added(Simd::load(at), dots[r], scales, x[row + r][tile].mul));
+          }
+        });
       }
+      codes += kTileBytes;
+      scale_bytes += Scales::kBytes;
     }
   }
 
  private:
-  static void multiply_one(const Band& band, const Record* x, float* sums, std::uint64_t lane) {
-    Floats sum = Simd::zeros();
-    const std::uint8_t* codes = band.codes + 4 * lane;
-    const std::uint8_t* scale_bytes = band.scales + lane;
-    for (std::uint64_t tile = 0; tile < band.columns / kTileColumns; ++tile) {
-      Octets weights[kOctets];
-      decode(codes, weights);
-      auto dots = Plane::start(x[tile]);
-      for (std::uint64_t i = 0; i < kOctets; ++i)
-        Plane::dot(dots, x[tile], i / (kOctets / 2), 4 * i, weights[i]);
-      sum = added(sum, dots, Scales::read(scale_bytes), x[tile].mul);
-      codes += kTileBytes;
-      scale_bytes += Scales::kBytes;
-    }
-    Simd::store(sums + lane, sum);
-  }
+  static constexpr std::uint64_t kParts = kBandRows / Simd::kLanes;  // registers of a band's sums
 
-  static void multiply_rows(const Band& band, const Record* const* x, std::uint64_t rows,
-                            float (*sums)[kBandRows], std::uint64_t lane) {
-    for (std::uint64_t row = 0; row < rows; ++row) Simd::store(sums[row] + lane, Simd::zeros());
-    const std::uint8_t* codes = band.codes + 4 * lane;
-    const std::uint8_t* scale_bytes = band.scales + lane;
+  static void multiply_one(const Band& band, const Record* x, float* sums) {
+    Floats of_part[kParts];
+    for (Floats& sum : of_part) sum = Simd::zeros();
+    const std::uint8_t* codes = band.codes;
+    const std::uint8_t* scale_bytes = band.scales;
+    Ahead<Simd, Scales::kBytes> ahead(band);
     for (std::uint64_t tile = 0; tile < band.columns / kTileColumns; ++tile) {
-      Octets weights[kOctets];
-      decode(codes, weights);
-      const Scales scales = Scales::read(scale_bytes);
-      for_groups<kGroup>(rows, [&]<int kRows>(std::uint64_t row) __attribute__((always_inline)) {
-        typename Plane::Sums dots[kRows];
-        for (int r = 0; r < kRows; ++r) dots[r] = Plane::start(x[row + r][tile]);
-        for (std::uint64_t i = 0; i < kOctets / 2; ++i) {
-          for (int r = 0; r < kRows; ++r) {
-            const Record& record = x[row + r][tile];
-            const std::uint64_t other = kOctets / 2 + i;
-            Plane::dot(dots[r], record, 0, 4 * i, weights[i]);
-            Plane::dot(dots[r], record, 1, 4 * other, weights[other]);
-          }
-        }
-        for (int r = 0; r < kRows; ++r) {
-          float* at = sums[row + r] + lane;
-          Simd::store(at, added(Simd::load(at), dots[r], scales, x[row + r][tile].mul));
-        }
-      });
+      ahead.ask();
+      for (std::uint64_t part = 0; part < kParts; ++part) {
+        const std::uint64_t lane = part * Simd::kLanes;
+        Octets weights[kOctets];
+        decode(codes + 4 * lane, weights);
+        auto dots = Plane::start(x[tile]);
+        for (std::uint64_t i = 0; i < kOctets; ++i)
+          Plane::dot(dots, x[tile], i / (kOctets / 2), 4 * i, weights[i]);
+        of_part[part] = added(of_part[part], dots, Scales::read(scale_bytes + lane), x[tile].mul);
+      }
       codes += kTileBytes;
       scale_bytes += Scales::kBytes;
     }
+    for (std::uint64_t part = 0; part < kParts; ++part)
+      Simd::store(sums + part * Simd::kLanes, of_part[part]);
   }
 
   [[gnu::always_inline]] static void decode(const std::uint8_t* codes, Octets* weights) {
     for (std::uint64_t i = 0; i < 4; ++i) {
-      __builtin_prefetch(codes + 64 * i + kAhead);
       const auto line = Simd::line(codes + 64 * i);
       weights[2 * i] = Simd::low_octets(line);
       weights[2 * i + 1] = Simd::high_octets(line);
