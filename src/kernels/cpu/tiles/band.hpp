@@ -4,12 +4,13 @@
 
 namespace moxie::cpu::tiles {
 
-// 16 rows of a weight matrix in the order of formats/band_order.hpp, and what is read after them.
+// 16 rows of a weight matrix in the order of formats/band_order.hpp.
 struct Band {
   const std::uint8_t* codes;
   const std::uint8_t* scales;
-  std::uint64_t columns;           // multiple of 32
-  const std::uint8_t* next_codes;  // null: nobody knows
+  std::uint64_t columns;  // multiple of 32
+  // What is read next, where that is not what lies behind; null: nobody knows, or it does.
+  const std::uint8_t* next_codes;
   const std::uint8_t* next_scales;
 };
 
@@ -17,46 +18,46 @@ struct Band {
 inline constexpr std::uint64_t kMostRows = 32;
 // Tiles are asked for so many of them before they are read, into the second-level cache: the
 // first-level one has too few misses under way for the whole distance.
-inline constexpr std::uint64_t kTilesAhead = 32;
+inline constexpr std::uint64_t kTilesAhead = 20;
 
-// Asks for the lines that a band's tiles will need, its own and at its end the next band's. What
-// lies beyond is left alone: another thread reads it.
+// Asks for what the tiles ahead hold, in this stream and at its end in the next one.
 template <class Simd, std::uint64_t kTileScaleBytes>
 class Ahead {
  public:
   explicit Ahead(const Band& band)
       : codes_(band.codes + kTilesAhead * kTileBytes),
         scales_(band.scales + kTilesAhead * kTileScaleBytes),
-        left_(band.columns / kTileColumns),
         next_codes_(band.next_codes),
-        next_scales_(band.next_scales) {
-    left_ = left_ > kTilesAhead ? left_ - kTilesAhead : 0;
-    if (left_ == 0) turn();
-  }
+        next_scales_(band.next_scales),
+        left_(band.columns / kTileColumns) {}
 
   // Once for every tile.
   [[gnu::always_inline]] void ask() {
-    for (std::uint64_t line = 0; line < kTileBytes; line += 64)
-      __builtin_prefetch(codes_ + line, 0, 2);
-    __builtin_prefetch(scales_, 0, 2);
-    codes_ += kTileBytes;
-    scales_ += kTileScaleBytes;
-    if (--left_ == 0) turn();
+    if (next_codes_ != nullptr && left_ <= kTilesAhead) {
+      ask_for(next_codes_);
+      __builtin_prefetch(next_scales_, 0, 2);
+      next_codes_ += kTileBytes;
+      next_scales_ += kTileScaleBytes;
+    } else {
+      ask_for(codes_);
+      codes_ += kTileBytes;
+      __builtin_prefetch(scales_, 0, 2);
+      scales_ += kTileScaleBytes;
+    }
+    --left_;
   }
 
  private:
-  // Where nothing follows what was read last is asked for again, which costs nothing.
-  void turn() {
-    codes_ = next_codes_ != nullptr ? next_codes_ : codes_ - kTilesAhead * kTileBytes;
-    scales_ = next_codes_ != nullptr ? next_scales_ : scales_ - kTilesAhead * kTileScaleBytes;
-    left_ = ~std::uint64_t{0};
+  [[gnu::always_inline]] static void ask_for(const std::uint8_t* tile) {
+    for (std::uint64_t line = 0; line < kTileBytes; line += 64)
+      __builtin_prefetch(tile + line, 0, 2);
   }
 
   const std::uint8_t* codes_;
   const std::uint8_t* scales_;
-  std::uint64_t left_;
   const std::uint8_t* next_codes_;
   const std::uint8_t* next_scales_;
+  std::uint64_t left_;
 };
 
 // The scales of a tile's 16 rows: one for all 32 columns, or one for each half of them.

@@ -2,7 +2,7 @@
 // slots -> x to records -> gate and up, activation, records again -> down -> weighted combine, for
 // any products over bands. Included inside a target region.
 //
-// One list of work over all active experts, handed out in the order of addresses: an item of the
+// One list of work over all active experts, handed out in the order of addresses. An item of the
 // first product is one tile of 32 columns of the intermediate axis, which is an activation group,
 // so that whoever computes it can quantise it; an item of the second is two bands of hidden.
 #pragma once
@@ -40,8 +40,17 @@ class ExpertsCall {
 
  private:
   using Sums = float[kMostRows][kBandRows];
+  static constexpr std::uint64_t kBandsOfTile = kTileColumns / kBandRows;
+  // Tiles of gate and then of up that are one stream each; their sums wait on the stack.
+  static constexpr std::uint64_t kMostTiles = 8;
   // Tiles of hidden in one item of what is done token by token.
   static constexpr std::uint64_t kChunkTiles = 32;
+
+  // Where codes and scales are read from; null: nobody knows.
+  struct Stream {
+    const std::uint8_t* codes;
+    const std::uint8_t* scales;
+  };
 
   // One matrix of an expert.
   struct Matrix {
@@ -57,14 +66,15 @@ class ExpertsCall {
     [[nodiscard]] const std::uint8_t* scales_at(std::uint64_t row) const {
       return scales + row * (columns / block_spec(Products::kBlockFormat).group_elems);
     }
-    // The band from `row` on, before that of `next` is read; null: none is.
-    [[nodiscard]] Band band(std::uint64_t row, const Matrix* next, std::uint64_t next_row) const {
+    // The band from `row` on; `next` is the place that is read after it, where that is another.
+    [[nodiscard]] Band band(std::uint64_t row, const Stream& next = {}) const {
       return {.codes = codes_at(row),
               .scales = scales_at(row),
               .columns = columns,
-              .next_codes = next == nullptr ? nullptr : next->codes_at(next_row),
-              .next_scales = next == nullptr ? nullptr : next->scales_at(next_row)};
+              .next_codes = next.codes,
+              .next_scales = next.scales};
     }
+    [[nodiscard]] Stream from(std::uint64_t row) const { return {codes_at(row), scales_at(row)}; }
     // The finished sums of a band's rows.
     void finish(float* sums, std::uint64_t row) const {
       for (std::uint64_t lane = 0; lane < kBandRows; ++lane)
@@ -81,30 +91,41 @@ class ExpertsCall {
       quantise(item / chunks_, item % chunks_ * kChunkTiles);
     });
     if (team.is_caller()) add_time(Stage::quantise);
-    for_tiles(team, act_tiles_, [this](Place at, Place next) { gate_up(at, next); });
+    for_blocks(team, act_tiles_, kMostTiles,
+               [this](const Block& at, const Block& next) { gate_up(at, next); });
     if (team.is_caller()) add_time(Stage::gate_up);
-    for_tiles(team, x_tiles_, [this](Place at, Place next) { down(at, next); });
+    for_blocks(team, x_tiles_, x_tiles_,
+               [this](const Block& at, const Block& next) { down(at, next); });
     if (team.is_caller()) add_time(Stage::down);
   }
 
-  // One tile of an axis of one expert.
-  struct Place {
+  // Neighbouring tiles of an axis of one expert.
+  struct Block {
     std::uint64_t expert;
-    std::uint64_t tile;
-    bool known;
+    std::uint64_t first;
+    std::uint64_t end;
   };
 
-  // Calls body(place, next) for all tiles of an axis of all active experts, in the order of their
-  // addresses; `next` is what the same thread reads next, where that is known.
+  // Calls body(block, next) for all tiles of an axis of all active experts, in the order of their
+  // addresses and at most `most` at once; `next` is what the same thread gets then, empty where
+  // that is not known.
   template <class Body>
-  void for_tiles(Team& team, std::uint64_t tiles, const Body& body) const {
-    const auto place = [&](std::uint64_t item) {
-      return Place{active_expert(item / tiles), item % tiles, true};
+  void for_blocks(Team& team, std::uint64_t tiles, std::uint64_t most, const Body& body) const {
+    const auto block = [&](std::uint64_t item, std::uint64_t end) {
+      const std::uint64_t first = item % tiles;
+      const std::uint64_t room = tiles - first < most ? tiles - first : most;
+      const std::uint64_t count = end - item < room ? end - item : room;
+      return count == 0 ? Block{0, 0, 0} : Block{active_expert(item / tiles), first, first + count};
     };
     team.for_ranges(work_.slots.active * tiles, args_.threads,
                     [&](std::uint64_t first, std::uint64_t end) {
-                      for (std::uint64_t item = first; item < end; ++item)
-                        body(place(item), item + 1 < end ? place(item + 1) : Place{0, 0, false});
+                      Block now = block(first, end);
+                      for (std::uint64_t item = first; item < end;) {
+                        item += now.end - now.first;
+                        const Block next = item < end ? block(item, end) : Block{0, 0, 0};
+                        body(now, next);
+                        now = next;
+                      }
                     });
   }
 
@@ -170,44 +191,61 @@ class ExpertsCall {
     return matrix(expert, o.down, o.down_scale, o.down_mul, o.down_bias, args_.shape.inter);
   }
 
-  // One tile of the intermediate axis for all rows of an expert.
-  void gate_up(Place at, Place next) {
+  // Tiles of the intermediate axis for all rows of an expert: first their bands of gate, then those
+  // of up, so that each is one stream.
+  void gate_up(const Block& at, const Block& next) {
     const Matrix gate = gate_of(at.expert);
     const Matrix up = up_of(at.expert);
     const bool gated = gate.codes != nullptr;
-    const Matrix after = !next.known ? up : gated ? gate_of(next.expert) : up_of(next.expert);
+    Stream after = {};
+    if (next.end > 0) {
+      const Matrix matrix = gated ? gate_of(next.expert) : up_of(next.expert);
+      after = matrix.from(next.first * kTileColumns);
+    }
+    const std::uint64_t first = at.first * kTileColumns;
+    const std::uint64_t columns = (at.end - at.first) * kTileColumns;
     const std::uint64_t end = work_.slots.with0[at.expert + 1];
     for (std::uint64_t row = work_.slots.with0[at.expert]; row < end; row += kMostRows) {
       const std::uint64_t rows = end - row < kMostRows ? end - row : kMostRows;
       const Record* x[kMostRows];
       for (std::uint64_t r = 0; r < rows; ++r)
         x[r] = work_.x + work_.slots.token_of_row(row + r) * x_tiles_;
-      alignas(64) float act[kMostRows][kTileColumns];
-      for (std::uint64_t column = 0; column < kTileColumns; column += kBandRows) {
-        const std::uint64_t first = at.tile * kTileColumns + column;
-        alignas(64) Sums gates;
-        if (!gated) std::memset(gates, 0, sizeof gates);
-        alignas(64) Sums ups;
-        if (gated) Products::multiply(gate.band(first, &up, first), x, rows, gates);
-        const bool ends = column + kBandRows == kTileColumns;
-        const Band up_band =
-            !ends ? up.band(first, gated ? &gate : &up, first + kBandRows)
-                  : up.band(first, next.known ? &after : nullptr, next.tile * kTileColumns);
-        Products::multiply(up_band, x, rows, ups);
-        for (std::uint64_t r = 0; r < rows; ++r) {
-          if (gated) gate.finish(gates[r], first);
-          up.finish(ups[r], first);
-          activate_band(gates[r], ups[r], act[r] + column);
+      alignas(64) Sums gates[kMostTiles * kBandsOfTile];
+      for (std::uint64_t column = 0; column < columns; column += kBandRows) {
+        Sums& sums = gates[column / kBandRows];
+        if (!gated) {
+          std::memset(sums, 0, rows * sizeof sums[0]);
+          continue;
         }
+        const bool last = column + kBandRows == columns;
+        Products::multiply(gate.band(first + column, last ? up.from(first) : Stream{}), x, rows,
+                           sums);
+        for (std::uint64_t r = 0; r < rows; ++r) gate.finish(sums[r], first + column);
       }
-      for (std::uint64_t r = 0; r < rows; ++r) {
-        Record& to = work_.act[(row + r) * act_tiles_ + at.tile];
-        Quantise::record(act[r], to);
-        if (args_.act_tap == nullptr) continue;
-        Quantise::values(to, args_.act_tap + work_.slots.slot_of_row[row + r] * args_.shape.inter +
-                                 at.tile * kTileColumns);
+      for (std::uint64_t tile = at.first; tile < at.end; ++tile) {
+        alignas(64) float act[kMostRows][kTileColumns];
+        for (std::uint64_t band = 0; band < kBandsOfTile; ++band) {
+          const std::uint64_t column = (tile - at.first) * kTileColumns + band * kBandRows;
+          const bool last = column + kBandRows == columns;
+          alignas(64) Sums ups;
+          Products::multiply(up.band(first + column, last ? after : Stream{}), x, rows, ups);
+          for (std::uint64_t r = 0; r < rows; ++r) {
+            up.finish(ups[r], first + column);
+            activate_band(gates[column / kBandRows][r], ups[r], act[r] + band * kBandRows);
+          }
+        }
+        for (std::uint64_t r = 0; r < rows; ++r) keep_act(act[r], row + r, tile);
       }
     }
+  }
+
+  // A tile of a row's values between the products, as a record and where a tap shows it.
+  void keep_act(const float* values, std::uint64_t row, std::uint64_t tile) {
+    Record& to = work_.act[row * act_tiles_ + tile];
+    Quantise::record(values, to);
+    if (args_.act_tap == nullptr) return;
+    const std::uint64_t slot = work_.slots.slot_of_row[row];
+    Quantise::values(to, args_.act_tap + slot * args_.shape.inter + tile * kTileColumns);
   }
 
   void activate_band(const float* gates, const float* ups, float* act) const {
@@ -223,23 +261,21 @@ class ExpertsCall {
     }
   }
 
-  // Two bands of hidden for all rows of an expert.
-  void down(Place at, Place next) {
+  // Tiles of hidden for all rows of an expert.
+  void down(const Block& at, const Block& next) {
     const Matrix weights = down_of(at.expert);
-    const Matrix after = next.known ? down_of(next.expert) : weights;
+    const Stream after =
+        next.end > 0 ? down_of(next.expert).from(next.first * kTileColumns) : Stream{};
+    const std::uint64_t last_row = at.end * kTileColumns;
     const std::uint64_t end = work_.slots.with0[at.expert + 1];
     for (std::uint64_t row = work_.slots.with0[at.expert]; row < end; row += kMostRows) {
       const std::uint64_t rows = end - row < kMostRows ? end - row : kMostRows;
       const Record* act[kMostRows];
       for (std::uint64_t r = 0; r < rows; ++r) act[r] = work_.act + (row + r) * act_tiles_;
-      for (std::uint64_t column = 0; column < kTileColumns; column += kBandRows) {
-        const std::uint64_t first = at.tile * kTileColumns + column;
-        const bool ends = column + kBandRows == kTileColumns;
-        const Band band =
-            !ends ? weights.band(first, &weights, first + kBandRows)
-                  : weights.band(first, next.known ? &after : nullptr, next.tile * kTileColumns);
+      for (std::uint64_t first = at.first * kTileColumns; first < last_row; first += kBandRows) {
         alignas(64) Sums sums;
-        Products::multiply(band, act, rows, sums);
+        const bool last = first + kBandRows == last_row;
+        Products::multiply(weights.band(first, last ? after : Stream{}), act, rows, sums);
         for (std::uint64_t r = 0; r < rows; ++r) {
           weights.finish(sums[r], first);
           std::memcpy(work_.down + (row + r) * args_.shape.hidden + first, sums[r], sizeof sums[r]);
