@@ -2,6 +2,10 @@
 // What the tile kernels need of AVX2 with FMA and F16C. Included inside a target region.
 #pragma once
 
+#include <immintrin.h>
+
+#include <cstdint>
+
 namespace moxie::cpu::avx2 {
 
 // A register is one half of a tile's line: lane r is row r of eight.

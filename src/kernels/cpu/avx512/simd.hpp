@@ -2,6 +2,10 @@
 // What the tile kernels need of AVX-512 with VBMI, VNNI and BF16. Included inside a target region.
 #pragma once
 
+#include <immintrin.h>
+
+#include <cstdint>
+
 namespace moxie::cpu::avx512 {
 
 // A line of a tile is one register; lane r is row r of the band.

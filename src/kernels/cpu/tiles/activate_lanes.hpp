@@ -3,6 +3,8 @@
 // Included inside a target region.
 #pragma once
 
+#include "kernels/cpu/tiles/included.hpp"
+
 namespace moxie::cpu::tiles {
 
 // Depends on an instruction set's own type, so that no linker takes one for the other.

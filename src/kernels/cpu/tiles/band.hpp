@@ -2,6 +2,8 @@
 // What the products of one band have in common. Included inside a target region.
 #pragma once
 
+#include "kernels/cpu/tiles/included.hpp"
+
 namespace moxie::cpu::tiles {
 
 // 16 rows of a weight matrix in the order of formats/band_order.hpp.

@@ -7,6 +7,9 @@
 // so that whoever computes it can quantise it; an item of the second is two bands of hidden.
 #pragma once
 
+#include "kernels/cpu/tiles/activate_lanes.hpp"
+#include "kernels/cpu/tiles/band.hpp"
+
 namespace moxie::cpu::tiles {
 
 // Products give kUnit and multiply(); Quantise fills their Record.

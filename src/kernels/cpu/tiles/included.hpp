@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // All that the tile kernels use of other headers, for a file to include before its target region:
 // inside, the linker may keep the region's copy of an inline function for everybody. Within the
-// region nothing instantiates a template of these headers that others could share.
+// region nothing instantiates a template of these headers that others could share. Headers of the
+// region name what they need all the same: here it is there already.
 #pragma once
 
 #include <cstddef>

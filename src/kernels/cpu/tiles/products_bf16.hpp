@@ -7,6 +7,8 @@
 // them into the row's sum by their scale, NVFP4 each by its own.
 #pragma once
 
+#include "kernels/cpu/tiles/band.hpp"
+
 namespace moxie::cpu::tiles {
 
 template <class Simd, BlockFormat kFormat>

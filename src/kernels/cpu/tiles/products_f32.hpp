@@ -5,6 +5,8 @@
 // A row's sum has the order of products_bf16.hpp, its chains in single multiply-adds.
 #pragma once
 
+#include "kernels/cpu/tiles/band.hpp"
+
 namespace moxie::cpu::tiles {
 
 template <class Simd, BlockFormat kFormat>

@@ -7,6 +7,8 @@
 // rounding. NVFP4 adds the two halves, each times its scale, before the multiplier.
 #pragma once
 
+#include "kernels/cpu/tiles/band.hpp"
+
 namespace moxie::cpu::tiles {
 
 // How the codes of a record become the sums of a tile's halves.

@@ -3,6 +3,8 @@
 // region; plain loops, most of which a compiler turns into vectors.
 #pragma once
 
+#include "kernels/cpu/tiles/included.hpp"
+
 namespace moxie::cpu::tiles {
 
 template <class Simd>
