@@ -75,7 +75,8 @@ void codes_from_band(const std::byte* band, std::uint64_t row_bytes, std::byte* 
             to_row(load(band + at * kBandRows + line * kLineBytes + row * sizeof(std::uint32_t)));
       }
       square.transpose();
-      for (std::uint64_t r = 0; r < 4; ++r) store(square.rows[r], rows + (row + r) * row_bytes + at);
+      for (std::uint64_t r = 0; r < 4; ++r)
+        store(square.rows[r], rows + (row + r) * row_bytes + at);
     }
   }
 }

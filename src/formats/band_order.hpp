@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order in which CPU kernels read a weight matrix: bands of 16 rows, in tiles of 32 columns.
 //
-// Codes: a tile is four lines of 64 bytes, line j holds columns 8j .. 8j + 7 of all rows, four bytes
-// (a dword lane of a 512-bit register) a row. A dword is two words; nibble s of the low word is
-// column 8j + 2s, nibble s of the high word the column behind it: shifting a line by 0, 4, 8 and 12
-// bits leaves pairs of neighbouring columns in the low nibbles of each word, and shifting by 0 and 4
-// leaves columns 0, 4, 1, 5 and 2, 6, 3, 7 in the low nibbles of each byte.
+// Codes: a tile is four lines of 64 bytes, line j holds columns 8j .. 8j + 7 of all rows, four
+// bytes (a dword lane of a 512-bit register) a row. A dword is two words; nibble s of the low word
+// is column 8j + 2s, nibble s of the high word the column behind it: shifting a line by 0, 4, 8 and
+// 12 bits leaves pairs of neighbouring columns in the low nibbles of each word, and shifting by 0
+// and 4 leaves columns 0, 4, 1, 5 and 2, 6, 3, 7 in the low nibbles of each byte.
 //
 // Scales: those of a band lie group by group, 16 rows each.
 //

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The quantiser's inner loops in AVX2: 16 floats are two registers.
+#include "base/target_region.hpp"
 #include "quantize/row_kernels.hpp"
 #include "quantize/row_scalars.hpp"
-#include "base/target_region.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

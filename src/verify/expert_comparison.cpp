@@ -25,7 +25,7 @@ struct PackedPart {
   const RankPlan* rank = nullptr;
   const PackedRank* packed = nullptr;  // nullptr when the rank can not be read
   const TensorInfo* tensor = nullptr;
-  std::span<const std::byte> bytes;  // rows * row_bytes of the segment
+  std::span<const std::byte> bytes;    // rows * row_bytes of the segment
   std::vector<std::byte> rewritten{};  // where the file holds narrower biases, or bands of rows
 };
 

@@ -243,9 +243,9 @@ inline ExpertsResult run_on_host(const Experts& experts, const ExpertsCall& call
   args.workspace = workspace.data();
   args.flags = &result.flags;
   kernel.run(args);
-  EXPECT_TRUE(std::all_of(workspace.end() - kGuard, workspace.end(),
-                          [](std::byte byte) { return byte == std::byte{0xA5}; }))
-      << "nothing is written behind the workspace";
+  EXPECT_TRUE(std::all_of(workspace.end() - kGuard, workspace.end(), [](std::byte byte) {
+    return byte == std::byte{0xA5};
+  })) << "nothing is written behind the workspace";
   return result;
 }
 
