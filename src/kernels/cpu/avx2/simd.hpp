@@ -70,7 +70,7 @@ struct Simd {
   }
   static Sums start(std::int32_t from) { return _mm256_set1_epi32(from); }
   static Sums dot(Sums sums, Octets weights, const std::int8_t* x) {
-    std::int32_t dword;
+    std::int32_t dword = 0;
     __builtin_memcpy(&dword, x, sizeof dword);
     return _mm256_add_epi16(sums, _mm256_maddubs_epi16(weights, _mm256_set1_epi32(dword)));
   }

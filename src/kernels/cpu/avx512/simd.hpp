@@ -86,7 +86,7 @@ struct Simd {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
   }
   static __m512i dword(const void* at) {
-    std::int32_t bits;
+    std::int32_t bits = 0;
     __builtin_memcpy(&bits, at, sizeof bits);
     return _mm512_set1_epi32(bits);
   }

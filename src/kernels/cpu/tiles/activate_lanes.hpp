@@ -57,7 +57,7 @@ struct ActivateLanes {
     Floats value = __builtin_convertvector(exp(__builtin_convertvector(inside, Doubles)), Floats);
     value = x > kOverflow ? Floats{} + __builtin_inff() : value;
     value = x < kUnderflow ? Floats{} : value;
-    return x == x ? value : x;
+    return x == x ? value : x;  // NOLINT(misc-redundant-expression): NaN
   }
 
   // exp_double(), whose comments hold here.

@@ -51,7 +51,7 @@ struct Int8Group {
       const std::uint32_t magnitude = word & 0x7FFFFFFFU;
       most = magnitude > most ? magnitude : most;
     }
-    float largest;
+    float largest = 0;
     std::memcpy(&largest, &most, sizeof largest);
     Int8Group made;
     made.scale = int8_scale(&largest, 1);
