@@ -5,6 +5,7 @@
 #include <random>
 
 #include "kernels/cuda/gpu_layer.hpp"
+#include "support/forced_kernels.hpp"
 
 namespace moxie {
 namespace {
@@ -60,7 +61,10 @@ TEST_F(GpuLayer, HasTheHostsBitsWhereThePortableKernelIsPlanned) {  // R-12
     const RigModel model({.format = row.format});
     LayerSpec spec = spec_of(model->config);
     spec.top_k = 3;
-    const ShardPlan host_plan = make_plan(*model, options(row, Target::cpu));
+    const ShardPlan host_plan = [&] {
+      const PortableKernel forced;
+      return make_plan(*model, options(row, Target::cpu));
+    }();
     const ShardPlan gpu_plan = make_plan(*model, options(row, target_));
     ASSERT_EQ(gpu_plan.kernel, "cuda.portable.experts");
     MoeLayer host = layer_of(*model, host_plan, spec);
