@@ -20,7 +20,7 @@ WritableMemory::WritableMemory(std::uint64_t bytes) {
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
     throw Error(ErrorCode::environment, {.code = "MOXIE-E003",
-                                         .message = "not enough memory for the experts",
+                                         .message = "not enough memory",
                                          .expected = std::to_string(bytes) + " bytes"});
   }
   // A refusal costs time, not correctness.

@@ -37,10 +37,12 @@ constexpr std::array kOtherGpus = {Target::sm100, Target::sm120};
 constexpr std::array kBf16Alone = {ActFormat::bf16};
 constexpr std::array kInt8Formats = {ActFormat::int8, ActFormat::int8x2};
 
-constexpr std::array<std::string_view, 6> kAvx512Int8 = {"avx512f",     "avx512bw",    "avx512vl",
-                                                         "avx512_vbmi", "avx512_vnni", "f16c"};
-constexpr std::array<std::string_view, 7> kAvx512Bf16 = {
-    "avx512f", "avx512bw", "avx512vl", "avx512_vbmi", "avx512_vnni", "f16c", "avx512_bf16"};
+// Those of the kernels' target regions.
+constexpr std::array<std::string_view, 8> kAvx512Int8 = {
+    "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vbmi", "avx512_vnni"};
+constexpr std::array<std::string_view, 9> kAvx512Bf16 = {
+    "avx2",     "fma",         "f16c",        "avx512f",    "avx512bw",
+    "avx512vl", "avx512_vbmi", "avx512_vnni", "avx512_bf16"};
 constexpr std::array<std::string_view, 3> kAvx2 = {"avx2", "fma", "f16c"};
 
 // A chain of up to 16 products in each half of a tile, which then go one by one into the sum.

@@ -31,22 +31,6 @@ struct Square {
   }
 };
 
-Four to_tile(Four x) {
-  const auto gathered = [](Four v) {
-    v &= 0x0F0F0F0FU;
-    v = (v | v >> 4) & 0x00FF00FFU;
-    return (v | v >> 8) & 0xFFFFU;
-  };
-  return gathered(x) | gathered(x >> 4) << 16;
-}
-Four to_row(Four x) {
-  const auto spread = [](Four v) {
-    v = (v | v << 8) & 0x00FF00FFU;
-    return (v | v << 4) & 0x0F0F0F0FU;
-  };
-  return spread(x & 0xFFFFU) | spread(x >> 16) << 4;
-}
-
 constexpr std::uint64_t kLineBytes = kBandRows * sizeof(std::uint32_t);
 
 }  // namespace
@@ -59,7 +43,7 @@ void codes_to_band(const std::byte* rows, std::uint64_t row_bytes, std::byte* ba
         square.rows[r] = load(rows + (row + r) * row_bytes + at);
       square.transpose();
       for (std::uint64_t line = 0; line < 4; ++line) {
-        store(to_tile(square.rows[line]),
+        store(to_tile_dword(square.rows[line]),
               band + at * kBandRows + line * kLineBytes + row * sizeof(std::uint32_t));
       }
     }
@@ -71,8 +55,8 @@ void codes_from_band(const std::byte* band, std::uint64_t row_bytes, std::byte* 
     for (std::uint64_t row = 0; row < kBandRows; row += 4) {
       Square square;
       for (std::uint64_t line = 0; line < 4; ++line) {
-        square.rows[line] =
-            to_row(load(band + at * kBandRows + line * kLineBytes + row * sizeof(std::uint32_t)));
+        square.rows[line] = to_row_dword(
+            load(band + at * kBandRows + line * kLineBytes + row * sizeof(std::uint32_t)));
       }
       square.transpose();
       for (std::uint64_t r = 0; r < 4; ++r)

@@ -24,17 +24,20 @@ inline constexpr std::uint64_t kTileColumns = 32;
 inline constexpr std::uint64_t kTileBytes = kBandRows * kTileColumns / 2;
 inline constexpr std::uint64_t kDwordColumns = 8;  // of one row
 
-// The nibbles of eight columns from their order in a row, column 0 in the lowest, to a tile's.
-constexpr std::uint32_t to_tile_dword(std::uint32_t row) {
-  const auto gathered = [](std::uint32_t x) {  // the low nibble of each byte, side by side
+// The nibbles of eight columns from their order in a row, column 0 in the lowest, to a tile's, and
+// back. Dword: 32 bits without sign, or a vector of them.
+template <class Dword>
+constexpr Dword to_tile_dword(Dword row) {
+  const auto gathered = [](Dword x) {  // the low nibble of each byte, side by side
     x &= 0x0F0F0F0FU;
     x = (x | x >> 4) & 0x00FF00FFU;
     return (x | x >> 8) & 0xFFFFU;
   };
   return gathered(row) | gathered(row >> 4) << 16;
 }
-constexpr std::uint32_t to_row_dword(std::uint32_t tile) {
-  const auto spread = [](std::uint32_t x) {
+template <class Dword>
+constexpr Dword to_row_dword(Dword tile) {
+  const auto spread = [](Dword x) {
     x = (x | x << 8) & 0x00FF00FFU;
     return (x | x << 4) & 0x0F0F0F0FU;
   };

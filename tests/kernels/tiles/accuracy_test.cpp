@@ -6,13 +6,14 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "base/cpu_features.hpp"
 #include "formats/band_order.hpp"
 #include "formats/bf16.hpp"
 #include "formats/block_format.hpp"
 #include "kernels/tiles/products.hpp"
+#include "moxie/catalog.hpp"
 
 namespace moxie {
 namespace {
@@ -23,11 +24,10 @@ constexpr std::uint64_t kRows = 1024;
 constexpr std::uint64_t kColumns = 4096;
 constexpr std::uint64_t kTokens = 16;
 
-bool machine_has(const std::vector<std::string>& wanted) {
-  const std::vector<std::string> features = cpu_features();
-  return std::ranges::all_of(wanted, [&](const std::string& feature) {
-    return std::ranges::find(features, feature) != features.end();
-  });
+// What this machine lacks for the kernel whose products are judged.
+std::string missing_for(std::string_view kernel) {
+  const auto entry = std::ranges::find(kernel_catalog(), kernel, &KernelEntry::name);
+  return missing_features(*entry, host_cpu().features);
 }
 
 struct Weights {
@@ -139,13 +139,14 @@ void expect_accuracy(void (*multiply)(const BandProduct&)) {
 }
 
 TEST(ProductAccuracy, OfAvx512IsWhatItsActivationFormatAllows) {
-  if (!machine_has({"avx512f", "avx512bw", "avx512_vbmi", "avx512_vnni", "avx512_bf16"}))
-    GTEST_SKIP() << "this machine lacks AVX-512 with VBMI, VNNI and BF16";
+  const std::string missing = missing_for("cpu.avx512.experts.bf16");
+  if (!missing.empty()) GTEST_SKIP() << "this machine lacks " << missing;
   expect_accuracy(test::multiply_avx512);
 }
 
 TEST(ProductAccuracy, OfAvx2IsWhatItsActivationFormatAllows) {
-  if (!machine_has({"avx2", "fma", "f16c"})) GTEST_SKIP() << "this machine lacks AVX2";
+  const std::string missing = missing_for("cpu.avx2.experts.f32");
+  if (!missing.empty()) GTEST_SKIP() << "this machine lacks " << missing;
   expect_accuracy(test::multiply_avx2);
 }
 
