@@ -21,6 +21,7 @@ namespace {
 
 // Of the copy whose rate a load is held against: as large as a small layer.
 constexpr std::uint64_t kCopyBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kFreshBytes = std::uint64_t{256} << 20;
 
 // What a GPU takes beyond what it took at the start, seen from any thread.
 class DevicePeak {
@@ -47,11 +48,13 @@ class DevicePeak {
 };
 
 struct LoadFigures {
-  std::uint64_t bytes = 0;           // of all blobs
-  double cold_us = 0;                // the first load; its files may come from the disk
-  double own_staging_us = 0;         // with the time to lock its memory
-  std::vector<double> samples_us{};  // with a staging that is kept
-  std::optional<double> copy_gbps{};
+  std::uint64_t bytes = 0;             // of all blobs
+  double cold_us = 0;                  // the first load; its files may come from the disk
+  double own_staging_us = 0;           // with the time to lock its memory
+  std::vector<double> samples_us{};    // with a staging that is kept
+  std::optional<double> copy_gbps{};   // of a GPU
+  std::optional<double> read_gbps{};   // of the CPU's memory
+  std::optional<double> fresh_gbps{};  // at which the system gives it out
   std::optional<std::uint64_t> host_peak_bytes{};  // beyond what was resident before
   std::uint64_t staging_bytes = 0;
   std::optional<std::uint64_t> device_bytes{};  // after a load
@@ -59,6 +62,12 @@ struct LoadFigures {
 
   [[nodiscard]] double gbps() const {
     return static_cast<double>(bytes) / summarise(samples_us).median_us * 1e-3;
+  }
+  // Of what the load is held against.
+  [[nodiscard]] std::optional<double> ratio() const {
+    const std::optional<double>& ceiling = copy_gbps ? copy_gbps : read_gbps;
+    if (!ceiling) return std::nullopt;
+    return gbps() / *ceiling;
   }
   [[nodiscard]] std::optional<double> over_packed() const {
     if (!device_peak_bytes || bytes == 0) return std::nullopt;
@@ -73,14 +82,20 @@ Json json_of(const std::optional<Value>& value) {
 
 class PlanLoads {
  public:
-  PlanLoads(const RunSubject& subject, const ShardPlan& plan) : subject_(subject), plan_(plan) {}
+  PlanLoads(const RunSubject& subject, const ShardPlan& plan, unsigned threads)
+      : subject_(subject), plan_(plan), threads_(threads) {}
 
   LoadFigures measure(std::uint64_t samples) {
     LoadFigures figures;
     for (const RankPlan& rank : plan_.ranks)
       figures.bytes += rank.experts.count() * plan_.layout.stride;
     const bool on_gpu = plan_.target != Target::cpu;
-    if (on_gpu) figures.copy_gbps = measure_host_to_device(kCopyBytes);
+    if (on_gpu) {
+      figures.copy_gbps = measure_host_to_device(kCopyBytes);
+    } else {
+      figures.read_gbps = ReadTest(threads_).gbps();
+      figures.fresh_gbps = measure_fresh_memory(kFreshBytes);
+    }
     figures.cold_us = load_us(nullptr);
     watch(on_gpu, figures);
     figures.own_staging_us = load_us(nullptr);
@@ -123,6 +138,7 @@ class PlanLoads {
 
   const RunSubject& subject_;
   const ShardPlan& plan_;
+  unsigned threads_;
 };
 
 Json record_of_load(const BenchSetting& setting, const ShardPlan& plan, const LoadFigures& load) {
@@ -143,7 +159,8 @@ Json record_of_load(const BenchSetting& setting, const ShardPlan& plan, const Lo
   timing.set("first_us", load.cold_us);
   Json rate;
   rate.set("gbps", load.gbps()).set("host_to_device_gbps", json_of(load.copy_gbps));
-  rate.set("ratio", load.copy_gbps ? Json(load.gbps() / *load.copy_gbps) : Json());
+  rate.set("read_gbps", json_of(load.read_gbps));
+  rate.set("fresh_memory_gbps", json_of(load.fresh_gbps)).set("ratio", json_of(load.ratio()));
   Json memory;
   memory.set("host_peak_bytes", json_of(load.host_peak_bytes));
   memory.set("staging_bytes", load.staging_bytes);
@@ -167,15 +184,14 @@ std::vector<std::string> row_of(const ShardPlan& plan, const LoadFigures& load) 
   const auto number = [](const std::optional<double>& value, const char* form) {
     return value ? fmt::format(fmt::runtime(form), *value) : "-";
   };
-  std::optional<double> ratio;
-  if (load.copy_gbps) ratio = load.gbps() / *load.copy_gbps;
   return {fmt::to_string(plan.tp),
           format_bytes(load.bytes),
           fmt::format("{:.1f}", summarise(load.samples_us).median_us * 1e-3),
           fmt::format("{:.1f}", load.own_staging_us * 1e-3),
           fmt::format("{:.2f}", load.gbps()),
-          number(load.copy_gbps, "{:.2f}"),
-          number(ratio, "{:.2f}"),
+          number(load.copy_gbps ? load.copy_gbps : load.read_gbps, "{:.2f}"),
+          number(load.ratio(), "{:.2f}"),
+          number(load.fresh_gbps, "{:.2f}"),
           bytes(load.host_peak_bytes),
           format_bytes(load.staging_bytes),
           number(load.over_packed(), "{:.3f}")};
@@ -185,10 +201,10 @@ std::vector<std::string> row_of(const ShardPlan& plan, const LoadFigures& load) 
 
 void LoadBench::run(std::uint64_t samples) const {
   for (const ShardPlan& plan : subject_.plans()) require_device(plan.target);
-  Table table({"tp", "packed", "load ms", "own staging ms", "GB/s", "copy GB/s", "load / copy",
-               "host peak", "page-locked", "device peak / packed"});
+  Table table({"tp", "packed", "load ms", "own staging ms", "GB/s", "copy or read GB/s", "ratio",
+               "fresh memory GB/s", "host peak", "page-locked", "device peak / packed"});
   for (const ShardPlan& plan : subject_.plans()) {
-    const LoadFigures load = PlanLoads(subject_, plan).measure(samples);
+    const LoadFigures load = PlanLoads(subject_, plan, setting_.threads_used).measure(samples);
     console_.print_line(record_of_load(setting_, plan, load));
     table.add_row(row_of(plan, load));
   }

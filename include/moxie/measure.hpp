@@ -82,6 +82,10 @@ MOXIE_API ReadCurve measure_read_curve(std::vector<std::uint64_t> bytes);
 // five. Errors: Error(environment) MOXIE-E003, MOXIE-E005; Error(unsupported) MOXIE-E004.
 MOXIE_API double measure_host_to_device(std::uint64_t bytes);
 
+// 1e9 bytes per second at which all threads together get memory from the system, as experts do that
+// are loaded; the median of five. Error(environment) MOXIE-E003.
+MOXIE_API double measure_fresh_memory(std::uint64_t bytes);
+
 // This process's memory as the system counts it, with pages of mapped files that it has read; 0
 // where the system does not say. Page-locked memory of a GPU's driver may be left out.
 struct HostMemory {

@@ -17,6 +17,10 @@ std::uint64_t band_rows(LayoutKind kind, const PackedSegment& segment);
 void arrange_rows(LayoutKind kind, const PackedSegment& segment, std::span<std::byte> rows);
 void restore_rows(LayoutKind kind, const PackedSegment& segment, std::span<std::byte> rows);
 
+// Writes `rows`, whole bands of a segment, from rows that lie `stride` bytes apart elsewhere.
+void place_rows(LayoutKind kind, const PackedSegment& segment, const std::byte* from,
+                std::uint64_t stride, std::span<std::byte> rows);
+
 // Row of the segment and byte in it of the byte that lies `at` bytes from its begin. Of scales;
 // a byte of codes may hold those of two places in a row.
 struct RowByte {

@@ -108,11 +108,11 @@ class LayerFile {
         } else if (source.part == Part::bias) {
           std::ranges::copy(canonical_biases(tensor->dtype, file_.bytes(*tensor)), part.begin());
         } else {
-          std::ranges::copy(file_.bytes(*tensor), part.begin());
+          place_rows(plan_.layout.kind, segment, file_.bytes(*tensor).data(), segment.row_bytes,
+                     part);
         }
       }
       check_values(segment, source, expert, tensor, part);
-      if (blobs_ == nullptr) arrange_rows(plan_.layout.kind, segment, part);
     }
   }
 
@@ -196,8 +196,7 @@ class LayerFile {
     if (source.part == Part::block_scales) {
       const std::size_t bad = first_bad_scale(plan_.format, bytes);
       if (bad == bytes.size()) return;
-      const LayoutKind order = blobs_ == nullptr ? LayoutKind::linear : plan_.layout.kind;
-      const RowByte at = row_byte_of(order, segment, bad);
+      const RowByte at = row_byte_of(plan_.layout.kind, segment, bad);
       refuse_scale(plan_.format, place(name, expert), at.row, at.byte, bytes[bad]);
     }
     if (source.part == Part::bias) return check_biases(bytes, 0, place(name, expert));

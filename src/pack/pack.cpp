@@ -86,37 +86,37 @@ class ExpertPacker {
     SegmentCut cut = whole;
     cut.first_row += std::min(first, whole.rows);
     cut.rows = std::min(rows, whole.rows - std::min(first, whole.rows));
-    // What the source covers is written once.
-    if (cut.rows != rows || cut.row_bytes != segment.row_bytes) fill_zero(out);
-    if (cut.row_bytes == 0 || cut.rows == 0) return;
-    const bool contiguous = view.packing == RowPacking::plain && cut.row_bytes == view.row_stride &&
-                            cut.row_bytes == segment.row_bytes;
-    if (contiguous) {
-      const auto all =
-          model_.checkpoint.bytes(*view.tensor)
-              .subspan(view.offset + cut.first_row * view.row_stride, cut.rows * cut.row_bytes);
-      std::memcpy(out.data(), all.data(), all.size());
+    const bool complete = cut.rows == rows && cut.row_bytes == segment.row_bytes;
+    if (complete && rows > 0 && view.packing == RowPacking::plain) {
+      // Every byte is written once, where it stays.
+      const auto all = model_.checkpoint.bytes(*view.tensor)
+                           .subspan(view.offset + cut.first_row * view.row_stride + cut.first_byte,
+                                    (rows - 1) * view.row_stride + cut.row_bytes);
+      place_rows(plan_.layout.kind, segment, all.data(), view.row_stride, out);
     } else {
+      if (!complete) fill_zero(out);
+      if (cut.row_bytes == 0 || cut.rows == 0) return;
       for (std::uint64_t row = 0; row < cut.rows; ++row) {
         read_row(model_.checkpoint, view, cut.first_row + row, cut.first_byte,
                  out.subspan(row * segment.row_bytes, cut.row_bytes));
       }
+      arrange_rows(plan_.layout.kind, segment, out);
     }
     if (source.part == Part::block_scales) check_scales(view, cut, segment, out);
     if (source.part == Part::bias) {
       check_biases(out, cut.first_row, place_of(model_.checkpoint, layer_, expert_, *view.tensor));
     }
-    arrange_rows(plan_.layout.kind, segment, out);
   }
 
-  // The tail is zero, which is a legal code, so whole rows of the segment can be searched at once.
+  // The tail is zero, which is a legal code, so all of `out` can be searched at once. It is
+  // arranged already.
   void check_scales(const RowsView& view, const SegmentCut& cut, const PackedSegment& segment,
                     std::span<const std::byte> out) const {
     const std::size_t bad = first_bad_scale(layer_.format, out);
     if (bad == out.size()) return;
-    refuse_scale(model_.checkpoint, layer_, expert_, *view.tensor,
-                 cut.first_row + bad / segment.row_bytes, cut.first_byte + bad % segment.row_bytes,
-                 out[bad]);
+    const RowByte at = row_byte_of(plan_.layout.kind, segment, bad);
+    refuse_scale(model_.checkpoint, layer_, expert_, *view.tensor, cut.first_row + at.row,
+                 cut.first_byte + at.byte, out[bad]);
   }
 
   void pack_scalar(SegmentSource source, std::span<std::byte> out) const {

@@ -38,7 +38,9 @@ TEST_F(BenchLoad, SaysRateAndMemoryOfEveryPlan) {
     EXPECT_NEAR(rate.find("gbps")->as_double() * timing.find("median_us")->as_double() * 1e3,
                 static_cast<double>(number(record, "bytes")), 1.0);
     EXPECT_TRUE(rate.find("host_to_device_gbps")->is_null());
-    EXPECT_TRUE(rate.find("ratio")->is_null());
+    EXPECT_GT(rate.find("fresh_memory_gbps")->as_double(), 0.0);
+    EXPECT_NEAR(rate.find("ratio")->as_double() * rate.find("read_gbps")->as_double(),
+                rate.find("gbps")->as_double(), 1e-9);
     const Json& memory = *record.find("memory");
     EXPECT_EQ(number(memory, "staging_bytes"), 0U);
     EXPECT_TRUE(memory.find("device_peak_bytes")->is_null());

@@ -36,7 +36,7 @@ TEST(BandOrder, PutsEveryCodeWhereItsHeaderSays) {
   for (const std::uint64_t row_bytes : {16U, 32U, 48U, 2048U}) {
     const auto rows = random_bytes(kBandRows * row_bytes, random);
     std::vector<std::byte> band(rows.size());
-    codes_to_band(rows.data(), row_bytes, band.data());
+    codes_to_band(rows.data(), row_bytes, row_bytes, band.data());
     for (std::uint64_t row = 0; row < kBandRows; ++row) {
       for (std::uint64_t column = 0; column < 2 * row_bytes; ++column)
         ASSERT_EQ(in_band(band, row, column), in_row(rows, row_bytes, row, column));
@@ -50,7 +50,7 @@ TEST(BandOrder, ComesBackToTheSameRows) {
     const auto rows = random_bytes(kBandRows * row_bytes, random);
     std::vector<std::byte> band(rows.size());
     std::vector<std::byte> back(rows.size());
-    codes_to_band(rows.data(), row_bytes, band.data());
+    codes_to_band(rows.data(), row_bytes, row_bytes, band.data());
     codes_from_band(band.data(), row_bytes, back.data());
     EXPECT_EQ(back, rows);
   }
@@ -58,7 +58,7 @@ TEST(BandOrder, ComesBackToTheSameRows) {
     const auto rows = random_bytes(kBandRows * groups, random);
     std::vector<std::byte> band(rows.size());
     std::vector<std::byte> back(rows.size());
-    scales_to_band(rows.data(), groups, band.data());
+    scales_to_band(rows.data(), groups, groups, band.data());
     scales_from_band(band.data(), groups, back.data());
     EXPECT_EQ(back, rows);
   }
@@ -68,16 +68,32 @@ TEST(BandOrder, PutsTheScalesOfAGroupSideBySide) {
   std::vector<std::byte> rows(kBandRows * 3);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::byte>(i);
   std::vector<std::byte> band(rows.size());
-  scales_to_band(rows.data(), 3, band.data());
+  scales_to_band(rows.data(), 3, 3, band.data());
   EXPECT_EQ(std::to_integer<int>(band[0]), 0);
   EXPECT_EQ(std::to_integer<int>(band[1]), 3);
   EXPECT_EQ(std::to_integer<int>(band[16]), 1);
   EXPECT_EQ(std::to_integer<int>(band[47]), 47);
 }
 
-TEST(BandOrder, MovesOneDwordAsItMovesFour) {
-  EXPECT_EQ(to_tile_dword(0x76543210U), 0x75316420U);
-  EXPECT_EQ(to_row_dword(0x75316420U), 0x76543210U);
+TEST(BandOrder, TakesRowsThatLieApart) {
+  std::mt19937 random(3);
+  for (const std::uint64_t row_bytes : {16U, 48U, 112U}) {
+    const std::uint64_t stride = row_bytes + 13;
+    const auto apart = random_bytes(kBandRows * stride, random);
+    std::vector<std::byte> rows;
+    for (std::uint64_t row = 0; row < kBandRows; ++row) {
+      const auto begin = apart.begin() + static_cast<std::ptrdiff_t>(row * stride);
+      rows.insert(rows.end(), begin, begin + static_cast<std::ptrdiff_t>(row_bytes));
+    }
+    std::vector<std::byte> wanted(rows.size());
+    std::vector<std::byte> band(rows.size());
+    codes_to_band(rows.data(), row_bytes, row_bytes, wanted.data());
+    codes_to_band(apart.data(), stride, row_bytes, band.data());
+    EXPECT_EQ(band, wanted);
+    scales_to_band(rows.data(), row_bytes, row_bytes, wanted.data());
+    scales_to_band(apart.data(), stride, row_bytes, band.data());
+    EXPECT_EQ(band, wanted);
+  }
 }
 
 }  // namespace

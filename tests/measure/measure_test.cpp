@@ -103,6 +103,11 @@ TEST(CacheSize, IsReadInTheKernelsUnits) {
   EXPECT_GT(memory_beyond_caches(2), last_level_cache_bytes());
 }
 
+TEST(Ceilings, FreshMemoryHasARate) {
+  const double gbps = measure_fresh_memory((std::uint64_t{16} << 20) + 1);
+  EXPECT_TRUE(gbps > 0.01 && gbps < 5000) << gbps;
+}
+
 // Bounds that any machine which runs this keeps: 0.5 to 5000 GB/s, 1 to 50000 Gflop/s per thread.
 TEST(Ceilings, ArePlausibleAndMeasuredSoon) {
   const auto start = std::chrono::steady_clock::now();

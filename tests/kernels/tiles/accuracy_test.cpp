@@ -68,9 +68,9 @@ Weights quantised_weights(BlockFormat format, std::mt19937_64& random) {
   made.codes.resize(codes.size());
   made.scales.resize(scales.size());
   for (std::uint64_t row = 0; row < kRows; row += kBandRows) {
-    codes_to_band(codes.data() + row * kColumns / 2, kColumns / 2,
+    codes_to_band(codes.data() + row * kColumns / 2, kColumns / 2, kColumns / 2,
                   reinterpret_cast<std::byte*>(made.codes.data()) + row * kColumns / 2);
-    scales_to_band(scales.data() + row * kColumns / group, kColumns / group,
+    scales_to_band(scales.data() + row * kColumns / group, kColumns / group, kColumns / group,
                    reinterpret_cast<std::byte*>(made.scales.data()) + row * kColumns / group);
   }
   return made;

@@ -37,7 +37,7 @@ Experts laid_out(const Experts& experts, LayoutKind kind) {
     std::vector<std::byte> copy(kBandRows * row_bytes);
     for (std::uint64_t row = 0; row < rows; row += kBandRows) {
       std::memcpy(copy.data(), matrix + row * row_bytes, copy.size());
-      to_band(copy.data(), row_bytes, matrix + row * row_bytes);
+      to_band(copy.data(), row_bytes, row_bytes, matrix + row * row_bytes);
     }
   };
   for (std::uint64_t expert = 0; expert < shape.local_experts; ++expert) {
