@@ -93,6 +93,9 @@ struct RowsView {
 // Canonical bytes [first_byte, first_byte + out.size()) of a row.
 MOXIE_API void read_row(const Checkpoint& checkpoint, const RowsView& view, std::uint64_t row,
                         std::uint64_t first_byte, std::span<std::byte> out);
+// The same of a row whose stored bytes, `view.row_stride` of them, lie elsewhere.
+MOXIE_API void read_row(const std::byte* stored, const RowsView& view, std::uint64_t first_byte,
+                        std::span<std::byte> out);
 
 // A stored f32 scalar: element `index` of a tensor. Some dialects store the reciprocal of what
 // multiplies, some leave out what would be 1.

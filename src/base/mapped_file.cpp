@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "base/errors.hpp"
 
@@ -17,24 +18,25 @@ namespace moxie {
 
 namespace {
 
-// Closes on scope exit; a mapping stays valid without its descriptor.
+// Closes on scope exit.
 struct Descriptor {
   int value;
   explicit Descriptor(int fd) : value(fd) {}
-  ~Descriptor() { ::close(value); }
+  ~Descriptor() {
+    if (value >= 0) ::close(value);
+  }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
 };
 
 }  // namespace
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   // A pipe without a writer would make open() wait for one.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // NOLINT(*-vararg)
-  if (fd < 0) raise_system("open", path, errno);
-  const Descriptor descriptor(fd);
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // NOLINT(*-vararg)
+  if (file.value < 0) raise_system("open", path, errno);
   struct stat status{};
-  if (::fstat(fd, &status) != 0) raise_system("fstat", path, errno);
+  if (::fstat(file.value, &status) != 0) raise_system("fstat", path, errno);
   if (!S_ISREG(status.st_mode)) {
     throw Error(
         ErrorCode::environment,
@@ -42,22 +44,29 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   }
   if (status.st_size == 0) return;
   const auto size = static_cast<std::size_t>(status.st_size);
-  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.value, 0);
   if (address == MAP_FAILED) raise_system("mmap", path, errno);
   data_ = static_cast<const std::byte*>(address);
   size_ = size;
+  descriptor_ = std::exchange(file.value, -1);
 }
 
 MappedFile::~MappedFile() {
+  const Descriptor file(descriptor_);
   if (data_ != nullptr)
     ::munmap(const_cast<std::byte*>(data_),
              size_);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
@@ -70,13 +79,36 @@ void MappedFile::release() const {
               MADV_DONTNEED);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
 }
 
-void MappedFile::read_ahead(std::size_t offset, std::size_t bytes) const {
-  if (offset >= size_) return;
-  constexpr std::size_t kPage = 4096;
-  const std::size_t begin = offset / kPage * kPage;
-  // A refusal costs time, not correctness.
-  ::madvise(const_cast<std::byte*>(data_ + begin),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-            std::min(bytes + (offset - begin), size_ - begin), MADV_WILLNEED);
+bool MappedFile::is_cached(std::size_t offset, std::size_t bytes) const {
+  std::vector<unsigned char> pages((bytes + kReadUnit - 1) / kReadUnit);
+  void* begin = const_cast<std::byte*>(data_ + offset);  // NOLINT(*-pro-type-const-cast)
+  if (::mincore(begin, bytes, pages.data()) != 0) return false;
+  const auto cached = std::ranges::count_if(pages, [](unsigned char page) { return page & 1U; });
+  return 2 * static_cast<std::size_t>(cached) >= pages.size();
+}
+
+std::size_t MappedFile::read(std::size_t offset, std::span<std::byte> to) const {
+  if (offset >= size_) return 0;
+  // The same file, whatever its name leads to by now.
+  const std::string own = "/proc/self/fd/" + std::to_string(descriptor_);
+  Descriptor direct(-1);
+  if (!is_cached(offset, std::min(to.size(), size_ - offset)))
+    direct.value = ::open(own.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);  // NOLINT(*-vararg)
+  std::size_t done = 0;
+  while (done < to.size()) {
+    const int file = direct.value >= 0 ? direct.value : descriptor_;
+    const auto got =
+        ::pread(file, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && file != descriptor_) {  // not every file system can
+      ::close(std::exchange(direct.value, -1));
+      continue;
+    }
+    if (got < 0) raise_system("read", path_, errno);
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return done;
 }
 
 std::string read_text_file(const std::filesystem::path& path) {

@@ -25,10 +25,19 @@ class MappedFile {
   // Lets the system take back this process's pages; bytes() stays valid and is read again when
   // used.
   void release() const;
-  // Asks the system to bring in these bytes; returns at once.
-  void read_ahead(std::size_t offset, std::size_t bytes) const;
+
+  // Offsets, sizes and addresses of read() are multiples of this.
+  static constexpr std::size_t kReadUnit = 4096;
+  // Copies the bytes from `offset` on, as many as fit `to`, fewer at the end of the file, and says
+  // how many: past the system's page cache where that does not hold most of them, since fresh pages
+  // cost more than reading. Error(environment) MOXIE-E001.
+  std::size_t read(std::size_t offset, std::span<std::byte> to) const;
 
  private:
+  [[nodiscard]] bool is_cached(std::size_t offset, std::size_t bytes) const;
+
+  std::filesystem::path path_;
+  int descriptor_ = -1;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };

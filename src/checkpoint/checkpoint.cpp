@@ -337,9 +337,16 @@ std::span<const std::byte> Checkpoint::bytes(const TensorInfo& tensor) const {
 
 void Checkpoint::release(std::uint32_t file) const { state_->maps[file].release(); }
 
-void Checkpoint::read_ahead(const TensorInfo& tensor, std::uint64_t offset,
-                            std::uint64_t bytes) const {
-  state_->maps[tensor.file].read_ahead(tensor.offset + offset, bytes);
+void Checkpoint::read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> to) const {
+  const CheckpointFile& read = state_->files[file];
+  const std::uint64_t due = offset < read.bytes ? std::min(to.size(), read.bytes - offset) : 0;
+  const std::uint64_t got = state_->maps[file].read(offset, to);
+  if (got >= due) return;
+  throw Error(ErrorCode::environment, {.code = "MOXIE-E001",
+                                       .message = "read failed: the file has become shorter",
+                                       .where = {.file = read.path.string()},
+                                       .expected = std::to_string(read.bytes) + " bytes",
+                                       .got = std::to_string(offset + got)});
 }
 
 Checkpoint open_checkpoint(const fs::path& path) {

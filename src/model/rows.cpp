@@ -68,11 +68,15 @@ void join_pairs(std::uint64_t first, std::span<std::byte> out, const Scales& sca
 
 void read_row(const Checkpoint& checkpoint, const RowsView& view, std::uint64_t row,
               std::uint64_t first_byte, std::span<std::byte> out) {
-  MOXIE_CHECK(
-      row < view.rows && first_byte <= view.row_bytes && out.size() <= view.row_bytes - first_byte,
-      "what is read lies inside the row");
-  const std::byte* stored =
-      checkpoint.bytes(*view.tensor).subspan(view.offset + row * view.row_stride).data();
+  MOXIE_CHECK(row < view.rows, "a row that is read lies inside its tensor");
+  read_row(checkpoint.bytes(*view.tensor).subspan(view.offset + row * view.row_stride).data(), view,
+           first_byte, out);
+}
+
+void read_row(const std::byte* stored, const RowsView& view, std::uint64_t first_byte,
+              std::span<std::byte> out) {
+  MOXIE_CHECK(first_byte <= view.row_bytes && out.size() <= view.row_bytes - first_byte,
+              "what is read lies inside the row");
   switch (view.packing) {
     case RowPacking::plain:
       std::copy_n(stored + first_byte, out.size(), out.begin());

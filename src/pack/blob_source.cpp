@@ -33,7 +33,8 @@ BlobSource blob_source_in_parts(const MoeModel& model, const ShardPlan& plan, un
   const auto pages = std::make_shared<PageBudget>();
   const auto pack = [&model, &plan, &from, rank, pages](std::uint64_t expert, BlobPart part,
                                                         std::span<std::byte> blob) {
-    pack_expert_part(model, plan, plan.ranks[rank], from, expert, part, blob);
+    pack_expert_part(model, plan, plan.ranks[rank], from, expert, part,
+                     SourceBytes(model.checkpoint), blob);
     if (pages->spend(part.bytes())) release(model.checkpoint);
   };
   std::vector<BlobPart> parts = parts_of(plan.layout, part_bytes);

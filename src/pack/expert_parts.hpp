@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moxie/pack.hpp"
+#include "pack/source_window.hpp"
 
 namespace moxie {
 
@@ -27,10 +28,11 @@ inline constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20;
 std::vector<BlobPart> parts_of(const PackedLayout& layout, std::uint64_t part_bytes);
 
 // pack_expert() of the bytes of one of these parts: others are neither written nor looked at, nor
-// is what they are made from. Errors: those of pack_expert() that its values give rise to.
+// is what they are made from, which lies in `source`. Errors: those of pack_expert() that its
+// values give rise to.
 void pack_expert_part(const MoeModel& model, const ShardPlan& plan, const RankPlan& rank,
                       const LayerExperts& layer, std::uint64_t expert, BlobPart part,
-                      std::span<std::byte> blob);
+                      const SourceBytes& source, std::span<std::byte> blob);
 
 // blob_source() with parts of another size.
 BlobSource blob_source_in_parts(const MoeModel& model, const ShardPlan& plan, unsigned rank,

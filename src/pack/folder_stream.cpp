@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread of the caller's packs with all others, one beside it writes; the system reads.
+// One thread of the caller's packs with all others, one beside it reads and one writes.
 #include "pack/folder_stream.hpp"
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -16,8 +18,6 @@ namespace {
 
 // Larger buffers gain nothing: packed bytes should not go far before they are written.
 constexpr std::uint64_t kLargestBuffer = std::uint64_t{64} << 20;
-// What the system is asked to read before it is used; it lies in the page cache, not in buffers.
-constexpr std::uint64_t kAheadBytes = std::uint64_t{128} << 20;
 
 // What each of so many files gathers before it is written: out of the slack half, or nothing where
 // writes would become small.
@@ -53,13 +53,14 @@ StreamBudget budget_of(const MoeModel& model, const std::vector<PackedFile>& fil
                  .where = {.file = options.out.string()},
                  .hint = "give at least " + std::to_string(2 * (piece + source)) + " bytes"});
   }
-  if (half < 2 * piece + source)
+  const std::uint64_t quarter = half / 2;
+  if (quarter < piece + source)
     return {.step = {.buffer_bytes = piece, .source_bytes = half - piece}, .buffers = 1};
-  // Buffers of as many experts as the pages of the source.
-  const std::uint64_t experts = half / (2 * piece * owners + source);
-  const std::uint64_t wanted = std::clamp(experts * piece * owners, piece, (half - source) / 2);
+  // Buffers of as many experts as the windows of the source.
+  const std::uint64_t experts = quarter / (piece * owners + source);
+  const std::uint64_t wanted = std::clamp(experts * piece * owners, piece, quarter - source);
   const std::uint64_t buffer = std::max(std::min(wanted, kLargestBuffer), piece);
-  return {.step = {.buffer_bytes = buffer, .source_bytes = half - 2 * buffer}, .buffers = 2};
+  return {.step = {.buffer_bytes = buffer, .source_bytes = quarter - buffer}, .buffers = 2};
 }
 
 FolderStream::FolderStream(const MoeModel& model, const std::vector<PackedFile>& files,
@@ -74,72 +75,51 @@ std::vector<std::vector<WrittenFile>> FolderStream::write(
     const std::vector<unsigned>& ranks, const std::vector<std::filesystem::path>& folders) {
   std::vector<std::vector<WrittenFile>> written(files_.size());
   next_file_ = 0;
+  steps_.clear();
   // Files of two layers may be open at once.
   const std::size_t direct_bytes = direct_bytes_of(options_.memory_bytes, 2 * ranks.size());
   WriteBehind behind(budget_.buffers, budget_.step.buffer_bytes);
-  behind.run([&] {
-    std::shared_ptr<RankFiles> open;  // what is submitted keeps it too
-    for (look_ahead(ranks); !ahead_.empty(); look_ahead(ranks)) {
-      const NextStep next = std::move(ahead_.front());
-      ahead_.pop_front();
-      ahead_bytes_ -= next.step.source_bytes;
-      if (!open) {
-        open = std::make_shared<RankFiles>(model_, files_[next.file], options_.layout, ranks,
-                                           folders, direct_bytes);
-      }
-      const WriteBehind::Buffer buffer = behind.free_buffer();
-      pack(next.step, *open, buffer);
-      behind.submit(buffer,
-                    [open, buffer, pieces = next.step.pieces] { open->write(pieces, buffer); });
-      if (!next.last) continue;
-      behind.submit({}, [file = std::exchange(open, nullptr), &to = written[next.file]] {
-        to = file->commit();
-      });
+  ReadAhead ahead(model_.checkpoint, budget_.buffers);
+  std::shared_ptr<RankFiles> open;  // what is submitted keeps it too
+  const auto use = [&](const NextStep& next, const SourceWindow& window) {
+    if (!open) {
+      open = std::make_shared<RankFiles>(model_, files_[next.file], options_.layout, ranks, folders,
+                                         direct_bytes);
     }
-  });
-  release();
+    const WriteBehind::Buffer buffer = behind.free_buffer();
+    pack(next.step, window, *open, buffer);
+    behind.submit(buffer,
+                  [open, buffer, pieces = next.step.pieces] { open->write(pieces, buffer); });
+    if (!next.last) return;
+    behind.submit({}, [file = std::exchange(open, nullptr), &to = written[next.file]] {
+      to = file->commit();
+    });
+  };
+  behind.run([&] { ahead.run([&] { return next_step(ranks); }, use); });
   return written;
 }
 
-void FolderStream::look_ahead(const std::vector<unsigned>& ranks) {
-  while (ahead_.empty() || ahead_bytes_ < kAheadBytes) {
-    if (steps_.empty()) {
-      if (next_file_ == files_.size()) return;
-      std::vector<Step> steps = steps_of(files_[next_file_++], ranks, budget_.step);
-      steps_.assign(std::make_move_iterator(steps.begin()), std::make_move_iterator(steps.end()));
-    }
-    NextStep next{
-        .file = next_file_ - 1, .last = steps_.size() == 1, .step = std::move(steps_.front())};
-    steps_.pop_front();
-    read_ahead(next.step);
-    ahead_bytes_ += next.step.source_bytes;
-    ahead_.push_back(std::move(next));
+std::optional<NextStep> FolderStream::next_step(const std::vector<unsigned>& ranks) {
+  if (steps_.empty()) {
+    if (next_file_ == files_.size()) return std::nullopt;
+    std::vector<Step> steps = steps_of(files_[next_file_++], ranks, budget_.step);
+    steps_.assign(std::make_move_iterator(steps.begin()), std::make_move_iterator(steps.end()));
   }
+  NextStep next{
+      .file = next_file_ - 1, .last = steps_.size() == 1, .step = std::move(steps_.front())};
+  steps_.pop_front();
+  return next;
 }
 
-void FolderStream::read_ahead(const Step& step) const {
-  for (const SourceRange& range : step.sources) {
-    if (range.bytes > 0) model_.checkpoint.read_ahead(*range.tensor, range.offset, range.bytes);
-  }
-}
-
-void FolderStream::pack(const Step& step, const RankFiles& files, std::span<std::byte> buffer) {
-  touch(step);
-  parallel_for(step.pieces.size(), [&](std::uint64_t i) { files.fill(step.pieces[i], buffer); });
+void FolderStream::pack(const Step& step, const SourceWindow& window, const RankFiles& files,
+                        std::span<std::byte> buffer) {
+  parallel_for(step.pieces.size(),
+               [&](std::uint64_t i) { files.fill(step.pieces[i], window, buffer); });
+  // Scalars and biases were read where they are mapped.
+  std::set<std::uint32_t> touched;
+  for (const SourceRange& range : step.sources) touched.insert(range.tensor->file);
+  for (const std::uint32_t file : touched) model_.checkpoint.release(file);
   for (const Piece& piece : step.pieces) advance_(files.file_bytes(piece));
-}
-
-// Keeps resident source pages to what one step may touch.
-void FolderStream::touch(const Step& step) {
-  if (touched_bytes_ + step.source_bytes > budget_.step.source_bytes) release();
-  touched_bytes_ += step.source_bytes;
-  for (const SourceRange& range : step.sources) touched_files_.insert(range.tensor->file);
-}
-
-void FolderStream::release() {
-  for (const std::uint32_t file : touched_files_) model_.checkpoint.release(file);
-  touched_files_.clear();
-  touched_bytes_ = 0;
 }
 
 }  // namespace moxie

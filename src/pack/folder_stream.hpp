@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams a source into the files of all ranks: reads ahead, packs and writes at the same time.
+// Streams a source into the files of all ranks: reads, packs and writes at the same time.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <filesystem>
 #include <functional>
-#include <memory>
-#include <set>
+#include <optional>
 #include <vector>
 
 #include "moxie/model.hpp"
 #include "moxie/pack.hpp"
 #include "pack/pack_steps.hpp"
 #include "pack/rank_files.hpp"
+#include "pack/read_ahead.hpp"
 #include "pack/write_behind.hpp"
 
 namespace moxie {
 
-// How memory is divided between buffers and the pages of the source that are touched.
+// How memory is divided between buffers and as many windows of the source.
 struct StreamBudget {
   StepLimits step;
   std::size_t buffers = 1;
 };
 
-// Half of the memory; the other half is slack for the pages around what is read, headers and lists.
-// Two buffers where they fit. Error(usage) MOXIE-K004 when even one piece and its source do not.
+// Half of the memory; the other half is slack for what lies around what is read, headers and lists.
+// Two of each where they fit. Error(usage) MOXIE-K004 when even one piece and its source do not.
 StreamBudget budget_of(const MoeModel& model, const std::vector<PackedFile>& files,
                        const PackOptions& options);
 
@@ -40,30 +40,17 @@ class FolderStream {
                                               const std::vector<std::filesystem::path>& folders);
 
  private:
-  // A step that the system has been asked to read.
-  struct NextStep {
-    std::size_t file = 0;
-    bool last = false;
-    Step step;
-  };
-
-  void look_ahead(const std::vector<unsigned>& ranks);
-  void read_ahead(const Step& step) const;
-  void pack(const Step& step, const RankFiles& files, std::span<std::byte> buffer);
-  void touch(const Step& step);
-  void release();
+  std::optional<NextStep> next_step(const std::vector<unsigned>& ranks);
+  void pack(const Step& step, const SourceWindow& window, const RankFiles& files,
+            std::span<std::byte> buffer);
 
   const MoeModel& model_;
   const std::vector<PackedFile>& files_;
   const PackOptions& options_;
   std::function<void(std::uint64_t)> advance_;
   StreamBudget budget_;
-  std::deque<NextStep> ahead_;
-  std::uint64_t ahead_bytes_ = 0;
   std::size_t next_file_ = 0;
-  std::deque<Step> steps_;  // of the file before next_file_, not yet ahead
-  std::uint64_t touched_bytes_ = 0;
-  std::set<std::uint32_t> touched_files_;
+  std::deque<Step> steps_;  // of the file before next_file_, not yet read
 };
 
 }  // namespace moxie

@@ -40,8 +40,8 @@ void check_scalar_segment(const PackedSegment& segment) {
 class ExpertPacker {
  public:
   ExpertPacker(const MoeModel& model, const ShardPlan& plan, const RankPlan& rank,
-               const LayerExperts& layer, std::uint64_t expert)
-      : model_(model), plan_(plan), rank_(rank), layer_(layer), expert_(expert) {}
+               const LayerExperts& layer, std::uint64_t expert, const SourceBytes& source)
+      : model_(model), plan_(plan), rank_(rank), layer_(layer), expert_(expert), source_(source) {}
 
   // Writes what lies in `part` and nothing else.
   void pack(BlobPart part, std::span<std::byte> blob) const {
@@ -87,17 +87,16 @@ class ExpertPacker {
     cut.first_row += std::min(first, whole.rows);
     cut.rows = std::min(rows, whole.rows - std::min(first, whole.rows));
     const bool complete = cut.rows == rows && cut.row_bytes == segment.row_bytes;
-    if (complete && rows > 0 && view.packing == RowPacking::plain) {
+    if (!complete) fill_zero(out);
+    if (cut.row_bytes == 0 || cut.rows == 0) return;
+    const StoredRange range = stored_range(view, cut.first_row, cut.rows);
+    const std::byte* stored = source_.find(*view.tensor, range.offset, range.bytes);
+    if (complete && view.packing == RowPacking::plain) {
       // Every byte is written once, where it stays.
-      const auto all = model_.checkpoint.bytes(*view.tensor)
-                           .subspan(view.offset + cut.first_row * view.row_stride + cut.first_byte,
-                                    (rows - 1) * view.row_stride + cut.row_bytes);
-      place_rows(plan_.layout.kind, segment, all.data(), view.row_stride, out);
+      place_rows(plan_.layout.kind, segment, stored + cut.first_byte, view.row_stride, out);
     } else {
-      if (!complete) fill_zero(out);
-      if (cut.row_bytes == 0 || cut.rows == 0) return;
       for (std::uint64_t row = 0; row < cut.rows; ++row) {
-        read_row(model_.checkpoint, view, cut.first_row + row, cut.first_byte,
+        read_row(stored + row * view.row_stride, view, cut.first_byte,
                  out.subspan(row * segment.row_bytes, cut.row_bytes));
       }
       arrange_rows(plan_.layout.kind, segment, out);
@@ -154,6 +153,7 @@ class ExpertPacker {
   const RankPlan& rank_;
   const LayerExperts& layer_;
   std::uint64_t expert_;
+  const SourceBytes& source_;
 };
 
 // Rows and bytes per row of a whole source tensor, as the plan's widths give them.
@@ -194,12 +194,13 @@ std::vector<BlobPart> parts_of(const PackedLayout& layout, std::uint64_t part_by
 
 void pack_expert(const MoeModel& model, const ShardPlan& plan, const RankPlan& rank,
                  const LayerExperts& layer, std::uint64_t expert, std::span<std::byte> blob) {
-  pack_expert_part(model, plan, rank, layer, expert, {0, plan.layout.stride}, blob);
+  pack_expert_part(model, plan, rank, layer, expert, {0, plan.layout.stride},
+                   SourceBytes(model.checkpoint), blob);
 }
 
 void pack_expert_part(const MoeModel& model, const ShardPlan& plan, const RankPlan& rank,
                       const LayerExperts& layer, std::uint64_t expert, BlobPart part,
-                      std::span<std::byte> blob) {
+                      const SourceBytes& source, std::span<std::byte> blob) {
   MOXIE_CHECK(blob.size() == plan.layout.stride, "a blob holds one stride");
   MOXIE_CHECK(part.begin <= part.end && part.end <= blob.size(), "a part lies inside its blob");
   MOXIE_CHECK(expert < layer.experts.size(), "an expert id lies inside the layer");
@@ -211,7 +212,7 @@ void pack_expert_part(const MoeModel& model, const ShardPlan& plan, const RankPl
                                          .expected = std::string(name_of(plan.format)),
                                          .got = std::string(name_of(layer.format))});
   }
-  ExpertPacker(model, plan, rank, layer, expert).pack(part, blob);
+  ExpertPacker(model, plan, rank, layer, expert, source).pack(part, blob);
 }
 
 UnpackedExpert make_unpacked(const ShardPlan& plan, std::byte fill) {

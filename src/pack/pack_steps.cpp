@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <utility>
+
+#include "pack/segment_source.hpp"
 
 namespace moxie {
 
@@ -56,22 +59,36 @@ class StepList {
       const unsigned group = file_.plan.ranks[ranks_[begin]].ep_rank;
       while (end < ranks_.size() && file_.plan.ranks[ranks_[end]].ep_rank == group) ++end;
       for (const std::uint64_t expert : file_.experts_of(ranks_[begin]).ids()) {
+        std::vector<SourceRange> sources =
+            sources_of(expert, std::span(ranks_).subspan(begin, end - begin));
         for (std::size_t i = begin; i < end; ++i) {
           add({.expert = expert, .rank = ranks_[i], .bytes = file_.plan.layout.stride},
-              i == begin ? sources_of(expert) : std::vector<SourceRange>{});
+              std::exchange(sources, {}));
         }
       }
     }
   }
 
-  [[nodiscard]] std::vector<SourceRange> sources_of(std::uint64_t expert) const {
+  // The rows of an expert that these ranks cut theirs from.
+  [[nodiscard]] std::vector<SourceRange> sources_of(std::uint64_t expert,
+                                                    std::span<const unsigned> ranks) const {
     std::vector<SourceRange> sources;
-    const ExpertTensors& tensors = file_.layer->experts[expert];
-    for (const Projection* projection : {&tensors.gate, &tensors.up, &tensors.down}) {
-      for (const RowsView* view : {&projection->codes, &projection->block_scales}) {
-        if (view->present())
-          sources.push_back({view->tensor, view->offset, view->rows * view->row_stride});
+    for (const PackedSegment& segment : file_.plan.layout.segments) {
+      const SegmentSource source = source_of(segment.segment);
+      if (source.part != Part::codes && source.part != Part::block_scales) continue;
+      const RowsView& view = rows_of(file_.layer->experts[expert], source);
+      if (!view.present()) continue;
+      std::uint64_t begin = view.rows;
+      std::uint64_t end = 0;
+      for (const unsigned rank : ranks) {
+        const SegmentCut cut = cut_of(source, file_.plan.ranks[rank], view.rows, view.row_bytes);
+        if (cut.rows == 0) continue;
+        begin = std::min(begin, cut.first_row);
+        end = std::max(end, cut.first_row + cut.rows);
       }
+      if (begin >= end) continue;
+      const StoredRange range = stored_range(view, begin, end - begin);
+      sources.push_back({view.tensor, range.offset, range.bytes});
     }
     return sources;
   }
@@ -88,10 +105,9 @@ class StepList {
     const std::uint64_t each = std::min(most, rows_in(limits_.buffer_bytes, part.row_bytes));
     for (std::uint64_t row = 0; row < part.rows; row += each) {
       const std::uint64_t count = std::min(each, part.rows - row);
-      const std::uint64_t real = row < part.real_rows ? std::min(count, part.real_rows - row) : 0;
+      const TensorRange source = source_of(part, row, count);
       add({.tensor = &tensor, .rank = tp_rank, .first_row = row, .bytes = count * part.row_bytes},
-          {{tensor.source, (part.first_row + row) * part.source_row_bytes,
-            real * part.source_row_bytes}});
+          {{tensor.source, source.offset, source.bytes}});
     }
   }
 

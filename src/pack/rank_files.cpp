@@ -6,6 +6,7 @@
 
 #include "base/parallel.hpp"
 #include "pack/around_values.hpp"
+#include "pack/expert_parts.hpp"
 #include "pack/packed_names.hpp"
 #include "pack/scale_check.hpp"
 #include "pack/tensor_part.hpp"
@@ -62,14 +63,19 @@ std::vector<TensorEntry> RankFiles::entries_of(unsigned rank) const {
   return entries;
 }
 
-void RankFiles::fill(const Piece& piece, std::span<std::byte> buffer) const {
+void RankFiles::fill(const Piece& piece, const SourceWindow& window,
+                     std::span<std::byte> buffer) const {
   const auto out = buffer.subspan(piece.offset, piece.bytes);
+  const SourceBytes source(model_.checkpoint, &window);
   if (piece.tensor == nullptr) {
-    pack_expert(model_, plan_, plan_.ranks[piece.rank], *file_.layer, piece.expert, out);
+    pack_expert_part(model_, plan_, plan_.ranks[piece.rank], *file_.layer, piece.expert,
+                     {0, plan_.layout.stride}, source, out);
     return;
   }
   const TensorPart part = part_of(piece.tensor->tensor, file_.plan, piece.rank);
-  copy_rows(part, model_.checkpoint.bytes(*piece.tensor->source), piece.first_row, out);
+  const TensorRange rows = source_of(part, piece.first_row, out.size() / part.row_bytes);
+  const std::byte* stored = source.find(*piece.tensor->source, rows.offset, rows.bytes);
+  copy_rows(part, {stored, rows.bytes}, piece.first_row, out);
   // The tail of scales is a legal scale: all of it can be searched at once.
   if (piece.tensor->tensor.dtype == DType::f8_e8m0)
     check_tile_scales(model_.checkpoint, *piece.tensor->source, part, piece.first_row, out);

@@ -12,6 +12,7 @@
 #include "moxie/pack.hpp"
 #include "pack/logical_tensor.hpp"
 #include "pack/pack_steps.hpp"
+#include "pack/source_window.hpp"
 
 namespace moxie {
 
@@ -29,9 +30,9 @@ class RankFiles {
             const std::vector<unsigned>& ranks, const std::vector<std::filesystem::path>& folders,
             std::size_t direct_bytes);
 
-  // Packs a piece into its place in the buffer. Safe for several pieces at once. Error(input) for
-  // a scale or a scalar that no reader may use.
-  void fill(const Piece& piece, std::span<std::byte> buffer) const;
+  // Packs a piece into its place in the buffer, from a window that holds its sources. Safe for
+  // several pieces at once. Error(input) for a scale or a scalar that no reader may use.
+  void fill(const Piece& piece, const SourceWindow& window, std::span<std::byte> buffer) const;
   // What a piece adds to the files of all ranks.
   [[nodiscard]] std::uint64_t file_bytes(const Piece& piece) const;
   // Appends what was filled, ranks in parallel.

@@ -2,6 +2,7 @@
 // Where each packed segment comes from and along which axis it is cut.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/checked.hpp"
@@ -35,6 +36,18 @@ inline const RowsView& rows_of(const ExpertTensors& expert, SegmentSource source
   return source.part == Part::codes  ? projection.codes
          : source.part == Part::bias ? projection.bias
                                      : projection.block_scales;
+}
+
+// Where rows [first, first + rows) of a view are stored, from the tensor's begin. Rows of two views
+// may take turns, so the last one ends with the tensor.
+struct StoredRange {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+inline StoredRange stored_range(const RowsView& view, std::uint64_t first, std::uint64_t rows) {
+  const std::uint64_t offset = view.offset + first * view.row_stride;
+  MOXIE_CHECK(offset <= view.tensor->bytes, "stored rows lie inside their tensor");
+  return {offset, std::min(rows * view.row_stride, view.tensor->bytes - offset)};
 }
 
 inline ScalarRef scalar_of(const ExpertTensors& expert, SegmentSource source) {

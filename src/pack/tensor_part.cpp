@@ -81,6 +81,11 @@ Shape part_shape(const ModelTensor& tensor, const ShardPlan& plan) {
   return shape;
 }
 
+TensorRange source_of(const TensorPart& part, std::uint64_t first, std::uint64_t count) {
+  const std::uint64_t real = first < part.real_rows ? std::min(count, part.real_rows - first) : 0;
+  return {(part.first_row + first) * part.source_row_bytes, real * part.source_row_bytes};
+}
+
 void copy_rows(const TensorPart& part, std::span<const std::byte> source, std::uint64_t first,
                std::span<std::byte> out) {
   if (out.empty()) return;
@@ -94,17 +99,16 @@ void copy_rows(const TensorPart& part, std::span<const std::byte> source, std::u
                   part.real_row_bytes <= part.source_row_bytes - part.first_byte,
               "a part's row lies inside the source's");
   const std::uint64_t real = first < part.real_rows ? std::min(count, part.real_rows - first) : 0;
-  const std::uint64_t from = (part.first_row + first) * part.source_row_bytes + part.first_byte;
+  MOXIE_CHECK(source.size() == source_of(part, first, count).bytes,
+              "rows are copied from their source");
   if (real > 0 && part.real_row_bytes > 0) {
-    MOXIE_CHECK(from + (real - 1) * part.source_row_bytes + part.real_row_bytes <= source.size(),
-                "a part lies inside its tensor");
     const bool contiguous =
         part.real_row_bytes == part.row_bytes && part.real_row_bytes == part.source_row_bytes;
     const std::uint64_t runs = contiguous ? 1 : real;
     const std::uint64_t run_bytes = part.real_row_bytes * (contiguous ? real : 1);
     for (std::uint64_t run = 0; run < runs; ++run) {
       std::memcpy(out.data() + run * part.row_bytes,
-                  source.data() + from + run * part.source_row_bytes, run_bytes);
+                  source.data() + part.first_byte + run * part.source_row_bytes, run_bytes);
     }
   }
   if (part.real_row_bytes < part.row_bytes) {

@@ -40,7 +40,16 @@ TensorPart part_of(const ModelTensor& tensor, const ShardPlan& plan, unsigned tp
 // The extents of a part, the same on all ranks.
 Shape part_shape(const ModelTensor& tensor, const ShardPlan& plan);
 
-// Writes rows [first, first + out.size() / row_bytes) of the part, all bytes of them.
+// Bytes of a stored tensor.
+struct TensorRange {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+// The whole rows of the tensor that rows [first, first + count) of the part are cut from.
+TensorRange source_of(const TensorPart& part, std::uint64_t first, std::uint64_t count);
+
+// Writes rows [first, first + out.size() / row_bytes) of the part, all bytes of them. `source` is
+// the bytes of source_of() these rows.
 void copy_rows(const TensorPart& part, std::span<const std::byte> source, std::uint64_t first,
                std::span<std::byte> out);
 

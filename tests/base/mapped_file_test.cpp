@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
+#include "support/page_cache.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_folder.hpp"
 
@@ -48,6 +52,38 @@ TEST(MappedFile, MovesItsMapping) {
   EXPECT_EQ(text_of(moved), "first");
   second = std::move(moved);
   EXPECT_EQ(text_of(second), "first");
+}
+
+// What the page cache holds is copied from it, the rest is read past it, with the same bytes.
+TEST(MappedFile, ReadsWholeUnitsFromAnyOfThemAndLessAtItsEnd) {
+  const test::TempFolder folder;
+  constexpr std::size_t kUnit = MappedFile::kReadUnit;
+  std::string text;
+  for (std::size_t i = 0; i < 5 * kUnit + 77; ++i) text += static_cast<char>('a' + i / 7 % 26);
+  const MappedFile file(folder.write("a", text));
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(kUnit, 8 * kUnit)), &std::free);
+  for (const bool cached : {true, false}) {
+    if (!cached) test::drop_cache(folder.path() / "a");
+    for (std::size_t offset = 0; offset < 8 * kUnit; offset += kUnit) {
+      const std::span to(memory.get(), 2 * kUnit);
+      const std::size_t count = file.read(offset, to);
+      const std::string due = offset < text.size() ? text.substr(offset, to.size()) : std::string();
+      EXPECT_EQ(std::string(reinterpret_cast<const char*>(to.data()), count), due) << offset;
+    }
+  }
+}
+
+TEST(MappedFile, ReadsTheFileThatItMappedWhateverLiesUnderItsNameNow) {
+  const test::TempFolder folder;
+  const std::string text(MappedFile::kReadUnit, 'x');
+  const MappedFile file(folder.write("a", text));
+  std::filesystem::remove(folder.path() / "a");
+  folder.write("a", std::string(text.size(), 'y'));
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(text.size(), text.size())), &std::free);
+  EXPECT_EQ(file.read(0, {memory.get(), text.size()}), text.size());
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(memory.get()), text.size()), text);
 }
 
 TEST(MappedFile, RefusesWhatIsNoFileAndNamesIt) {

@@ -23,7 +23,9 @@ inline std::vector<std::byte> poisoned_copy(const TensorPart& part,
   for (std::uint64_t row = 0; row < part.rows; row += rows) {
     const std::uint64_t bytes = std::min(rows, part.rows - row) * part.row_bytes;
     std::vector<std::byte> to(bytes + 2 * kGuard, std::byte{0xFF});
-    copy_rows(part, source, row, std::span(to).subspan(kGuard, bytes));
+    const TensorRange from = source_of(part, row, bytes / part.row_bytes);
+    copy_rows(part, source.subspan(from.offset, from.bytes), row,
+              std::span(to).subspan(kGuard, bytes));
     EXPECT_TRUE(all_are(std::span(to).first(kGuard), std::byte{0xFF}));
     EXPECT_TRUE(all_are(std::span(to).last(kGuard), std::byte{0xFF}));
     all.insert(all.end(), to.begin() + kGuard, to.end() - kGuard);

@@ -61,7 +61,8 @@ TEST(PackTiles, PackInPartsWhatTheyPackAtOnce) {
     std::vector<BlobPart> parts = parts_of(plan.layout, part_bytes);
     std::ranges::reverse(parts);
     for (const BlobPart part : parts)
-      pack_expert_part(*model, plan, plan.ranks[0], model.layer(), 1, part, blob);
+      pack_expert_part(*model, plan, plan.ranks[0], model.layer(), 1, part,
+                       SourceBytes(model->checkpoint), blob);
     EXPECT_EQ(blob, whole) << part_bytes;
   }
 }
