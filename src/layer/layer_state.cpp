@@ -73,6 +73,7 @@ void MoeLayer::State::run_rank(const HeldRank& rank, const LayerIo& io, float* y
   }
   ExpertsArgs args = args_of(rank, own_choices(rank, io, workspace));
   args.y = y;
+  if (y == nullptr) args.final_y = io.y;
   args.act_tap = act_tap;
   args.workspace = workspace + own_ids_bytes(owners.redundant(), spec, io.x.rows);
   kernel->run(args);
@@ -169,7 +170,9 @@ void MoeLayer::State::run(const LayerIo& io, std::byte* workspace) const {
   const bool dense = io.y.dtype == DType::f32 && io.y.row_stride == hidden;
   float* sum = dense ? static_cast<float*>(io.y.data) : reinterpret_cast<float*>(base);
   auto* partial = reinterpret_cast<float*>(base + partial_bytes(plan, tokens));
-  std::byte* rest = base + partials_bytes(plan, spec, *kernel, tokens);
+  const std::uint64_t sums_bytes = partials_bytes(plan, spec, *kernel, tokens);
+  std::byte* rest = base + sums_bytes;
+  if (sums_bytes == 0) return run_rank(held.front(), io, nullptr, io.act_tap, rest);
 
   std::uint64_t reduce_ns = 0;
   for (const HeldRank& rank : held) {

@@ -21,7 +21,8 @@ using Kernel = tiles::KernelInt8<Simd>;
 
 constexpr ExpertsKernel kKernel = {.run = Kernel::run,
                                    .workspace_bytes = Kernel::workspace_bytes,
-                                   .supports = portable::supports_activation};
+                                   .supports = portable::supports_activation,
+                                   .stores_y = true};
 
 }  // namespace
 

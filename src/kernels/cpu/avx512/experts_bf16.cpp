@@ -36,8 +36,10 @@ std::uint64_t workspace_bytes(const ExpertsShape& shape, std::uint64_t tokens) {
   return tiles::workspace_layout(shape, tokens, sizeof(tiles::Bf16Record)).bytes;
 }
 
-constexpr ExpertsKernel kKernel = {
-    .run = run, .workspace_bytes = workspace_bytes, .supports = portable::supports_activation};
+constexpr ExpertsKernel kKernel = {.run = run,
+                                   .workspace_bytes = workspace_bytes,
+                                   .supports = portable::supports_activation,
+                                   .stores_y = true};
 
 }  // namespace
 

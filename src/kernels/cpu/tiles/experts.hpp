@@ -293,7 +293,7 @@ class ExpertsCall {
     const std::uint64_t hidden = args_.shape.hidden;
     const std::uint64_t first = tile * kTileColumns;
     const std::uint64_t count = (chunk_end(tile) - tile) * kTileColumns;
-    float* y = args_.y + token * hidden + first;
+    alignas(64) float y[kChunkTiles * kTileColumns];
     std::memset(y, 0, count * sizeof(float));
     for (std::uint64_t choice = 0; choice < args_.shape.top_k; ++choice) {
       const std::uint64_t slot = token * args_.shape.top_k + choice;
@@ -302,6 +302,16 @@ class ExpertsCall {
       const float weight = args_.topk_weights[slot];
       const float* output = work_.down + static_cast<std::uint64_t>(row) * hidden + first;
       for (std::uint64_t i = 0; i < count; ++i) y[i] += weight * output[i];
+    }
+    const MutableMatrixRef& to = args_.final_y;
+    const std::uint64_t at = token * to.row_stride + first;
+    if (to.data == nullptr) {
+      std::memcpy(args_.y + token * hidden + first, y, count * sizeof(float));
+    } else if (to.dtype == DType::f32) {
+      std::memcpy(static_cast<float*>(to.data) + at, y, count * sizeof(float));
+    } else {
+      auto* bf16 = static_cast<std::uint16_t*>(to.data) + at;
+      for (std::uint64_t i = 0; i < count; ++i) bf16[i] = encode_bf16(y[i]);
     }
   }
 
