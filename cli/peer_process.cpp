@@ -78,11 +78,13 @@ PeerProcess::~PeerProcess() {
 void PeerProcess::refuse(const std::string& got) const {
   if (interrupted())
     throw Error(ErrorCode::interrupted, {.code = "MOXIE-U130", .message = "interrupted"});
-  throw Error(ErrorCode::environment, {.code = "MOXIE-B006",
-                                       .message = "the peer does not run here",
-                                       .expected = "a Python 3 with the peer's packages and a GPU",
-                                       .got = got,
-                                       .hint = "name another interpreter with --python"});
+  throw Error(
+      ErrorCode::environment,
+      {.code = "MOXIE-B006",
+       .message = "the peer does not run here",
+       .expected = "a Python 3 with the peer's packages, and a GPU where the peer needs one",
+       .got = got,
+       .hint = "name another interpreter with --python"});
 }
 
 void PeerProcess::tell(const Json& request) {

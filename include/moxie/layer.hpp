@@ -110,9 +110,10 @@ class MOXIE_API MoeLayer {
  public:
   // Binds. Errors: Error(unsupported) MOXIE-R001 when the planned kernel is not built here or does
   // not run this activation function, MOXIE-R002 when the ranks given do not fit the reduction;
-  // Error(input) MOXIE-R003 naming the expert when blobs are absent, of another size or layout, or
-  // hold a scalar that is not finite and positive; Error(environment) MOXIE-E004 when the target's
-  // device is not here, MOXIE-E003 when its memory is too small.
+  // Error(usage) MOXIE-R013 when MOXIE_FORCE leaves the planned kernel out; Error(input) MOXIE-R003
+  // naming the expert when blobs are absent, of another size or layout, or hold a scalar that is
+  // not finite and positive or a bias that is not finite; Error(environment) MOXIE-E004 when the
+  // target's device is not here, MOXIE-E003 when its memory is too small.
   MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<PackedExperts> ranks);
   // Loads: packs the experts of each source in parallel and binds them. On a GPU the host never
   // holds more of them than the staging has room for, on the device a few packed blobs lie beside

@@ -58,8 +58,8 @@ struct BlobSource {
   std::function<void(std::uint64_t expert, unsigned part, std::span<std::byte> blob)> pack_part =
       {};
   // Where all blobs lie in a file as pack_expert would write them, in slot order, layout.stride
-  // apart: whoever reads them there needs no copy. Whoever puts another pack_expert into a source
-  // takes this away.
+  // apart: whoever reads them there needs no copy, and nobody may write to the file or cut it short
+  // meanwhile. Whoever puts another pack_expert into a source takes this away.
   struct InFile {
     std::filesystem::path path;
     std::uint64_t offset = 0;

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -37,6 +38,19 @@ WritableMemory::WritableMemory(const std::filesystem::path& path, std::uint64_t 
   const std::uint64_t first = offset / page * page;
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);  // NOLINT(*-vararg)
   if (fd < 0) raise_system("open", path, errno);
+  // Pages behind the end can be mapped and not read.
+  struct stat status = {};
+  const bool known = ::fstat(fd, &status) == 0;
+  if (!known || static_cast<std::uint64_t>(status.st_size) < offset + bytes) {
+    const int code = errno;
+    ::close(fd);
+    if (!known) raise_system("fstat", path, code);
+    throw Error(ErrorCode::environment, {.code = "MOXIE-E001",
+                                         .message = "the file has become shorter",
+                                         .where = {.file = path.string()},
+                                         .expected = std::to_string(offset + bytes) + " bytes",
+                                         .got = std::to_string(status.st_size)});
+  }
   void* address = ::mmap(nullptr, bytes + (offset - first), PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_NORESERVE, fd, static_cast<off_t>(first));
   const int code = errno;

@@ -17,7 +17,7 @@ class WritableMemory {
   // memory.
   explicit WritableMemory(std::uint64_t bytes);
   // Bytes [offset, offset + bytes) of a file; what is written stays in this process. Errors:
-  // Error(environment) MOXIE-E001.
+  // Error(environment) MOXIE-E001, also for a file that ends before.
   WritableMemory(const std::filesystem::path& path, std::uint64_t offset, std::uint64_t bytes);
   ~WritableMemory();
   WritableMemory(WritableMemory&& other) noexcept;

@@ -32,6 +32,19 @@ std::uint64_t offset_of(const PackedLayout& layout, Segment segment) {
                                  .hint = "pack the expert again from its checkpoint"});
 }
 
+void check_bias_values(unsigned rank, std::uint64_t expert, const PackedSegment& segment,
+                       std::span<const std::byte> biases) {
+  for (std::size_t at = 0; at < biases.size(); at += sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, biases.data() + at, sizeof value);
+    if (std::isfinite(value)) continue;
+    refuse(rank, expert,
+           std::string(name_of(segment.segment)) + " is no finite number at row " +
+               std::to_string(at / sizeof value),
+           "a finite number", std::to_string(value));
+  }
+}
+
 }  // namespace
 
 BlobOffsets blob_offsets(const PackedLayout& layout) {
@@ -83,6 +96,7 @@ void check_blob(const ShardPlan& plan, unsigned rank, std::uint64_t expert,
                  std::to_string(at.row) + ", group " + std::to_string(at.byte),
              "a legal scale byte", std::to_string(std::to_integer<int>(bytes[bad])));
     }
+    if (part == Part::bias) check_bias_values(rank, expert, segment, bytes);
     float value = 0;
     if (part == Part::dequant_mul || part == Part::act_dequant_mul)
       std::memcpy(&value, bytes.data(), sizeof value);

@@ -40,6 +40,19 @@ void require_features(const ShardPlan& plan) {
                .hint = "plan again on this machine, from the checkpoint or its logical files"});
 }
 
+// So may it come from another environment.
+void require_allowed(const ShardPlan& plan) {
+  const std::string forced = forced_kernels();
+  const auto entries = kernel_catalog();
+  const auto entry = std::ranges::find(entries, plan.kernel, &KernelEntry::name);
+  if (entry == entries.end() || is_allowed(*entry, forced)) return;
+  throw Error(ErrorCode::usage, {.code = "MOXIE-R013",
+                                 .message = "the plan was made without MOXIE_FORCE=" + forced,
+                                 .expected = "a kernel whose name starts with " + forced,
+                                 .got = plan.kernel,
+                                 .hint = "unset it, or plan again"});
+}
+
 const ExpertsKernel& kernel_of(const ShardPlan& plan) {
   if (plan.engine) {
     throw Error(ErrorCode::unsupported,
@@ -138,6 +151,7 @@ void MoeLayer::State::bind(const ShardPlan& of, const LayerSpec& with,
   plan = of;
   spec = with;
   kernel = &kernel_of(plan);
+  require_allowed(plan);
   require_features(plan);
   check_spec(plan, spec, *kernel);
   check_act_scale(plan);

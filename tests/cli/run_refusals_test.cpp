@@ -7,6 +7,7 @@
 #include "cli/run_command.hpp"
 #include "moxie/catalog.hpp"
 #include "moxie/device.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/tiny_checkpoint.hpp"
 
 namespace moxie {
@@ -166,6 +167,10 @@ TEST_F(RunRefusals, NameAnOptionThatContradictsAPackedSet) {
        {Words{"--tp", "1"}, Words{"--tp", "3,1"}, Words{"--ep", "1"}, Words{"--format", "nvfp4"},
         Words{"--act-format", "fp8"}, Words{"--target", "sm90"}, Words{"--kernel-align", "64"}})
     expect_refusal(2, "MOXIE-R013", Words{"run", set} + options);
+  {
+    const test::ForcedKernels forced("cuda");
+    expect_refusal(2, "MOXIE-R013", {"run", set});
+  }
   expect_refusal(3, "MOXIE-M016", {"run", set, "--routing", "model"});
   expect_refusal(3, "MOXIE-K005", {"run", set, "--layer", "5"});
   std::filesystem::remove_all(set + "/rank-004");

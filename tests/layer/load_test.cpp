@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -11,9 +15,11 @@
 
 #include "moxie/layer.hpp"
 #include "pack/expert_parts.hpp"
+#include "support/forced_kernels.hpp"
 #include "support/layer_rig.hpp"
 #include "support/packed_model.hpp"
 #include "support/refusal.hpp"
+#include "support/stacked_checkpoint.hpp"
 
 namespace moxie {
 namespace {
@@ -189,6 +195,99 @@ TEST(LayerLoad, EveryBlobIsChecked) {  // C-05, C17
       }
     }
   }
+}
+
+// A set with the blobs of a plan of one rank in its file, read where they lie.
+class BlobsInAFile {
+ public:
+  BlobsInAFile(const MoeModel& model, const ShardPlan& plan) {
+    pack_to_folder(model, plan, {.out = folder_.path() / "set", .layout = FileLayout::kernel});
+    set_ = open_packed_folder(folder_.path() / "set");
+  }
+  [[nodiscard]] std::vector<BlobSource> sources() const { return {blob_source(set_, 0, 0)}; }
+  [[nodiscard]] std::filesystem::path file() const { return sources().front().in_file->path; }
+  void write(std::uint64_t expert, std::uint64_t at, std::span<const std::byte> bytes) const {
+    const std::uint64_t blob = sources().front().in_file->offset + expert * set_.plan.layout.stride;
+    std::fstream stream(file(), std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(static_cast<std::streamoff>(blob + at));
+    stream.write(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<std::streamsize>(bytes.size()));
+  }
+
+ private:
+  test::TempFolder folder_;
+  PackedFolder set_;
+};
+
+TEST(LayerLoad, NoWayIntoALayerTakesABiasThatIsNoNumber) {
+  const test::TempFolder folder;
+  const MoeModel model = read_model(test::oss_checkpoint(folder, test::OssWeights::random({}, 22)));
+  const ShardPlan plan = make_plan(model, {});
+  const LayerSpec spec = spec_of(model.config);
+  MoeLayer layer = test::layer_of(model, plan, spec);
+  for (const Segment half : {Segment::gate_bias, Segment::up_bias, Segment::down_bias}) {
+    const std::uint64_t at = plan.layout.find(half)->offset + 7 * sizeof(float);
+    for (const float value :
+         {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+      const auto bad = std::as_bytes(std::span(&value, 1));
+      const auto expect_refused = [&](const auto& action) {
+        const Error error = test::refusal_of(action);
+        EXPECT_EQ(test::code_of(error), "MOXIE-R003") << error.what();
+        EXPECT_EQ(error.findings()[0].where.expert, 2U) << error.what();
+        EXPECT_NE(error.findings()[0].message.find("row 7"), std::string::npos) << error.what();
+      };
+      std::vector<PackedExperts> packed = test::pack_all(model, plan);
+      std::memcpy(packed[0].blobs.data() + 2 * plan.layout.stride + at, bad.data(), bad.size());
+      expect_refused([&] { MoeLayer(plan, spec, std::move(packed)); });
+      std::vector<BlobSource> sources = sources_of(model, plan);
+      plant(sources[0], 2, [&](std::span<std::byte> blob) {
+        std::memcpy(blob.data() + at, bad.data(), bad.size());
+      });
+      expect_refused([&] { MoeLayer(plan, spec, sources); });
+      const BlobsInAFile set(model, plan);
+      set.write(2, at, bad);
+      expect_refused([&] { MoeLayer(plan, spec, set.sources()); });
+      test::Bytes blob = test::packed_blob(model, plan, 0, 2);
+      std::memcpy(blob.data() + at, bad.data(), bad.size());
+      expect_refused([&] { layer.reload(0, 2, blob); });
+    }
+  }
+}
+
+TEST(LayerLoad, AFileThatBecameShorterIsRefusedBeforeItIsRead) {
+  const RigModel model({});
+  const ShardPlan plan = make_plan(*model, {});
+  const LayerSpec spec = spec_of(model->config);
+  for (const std::uint64_t missing : {std::uint64_t{1}, std::uint64_t{5000}}) {
+    const BlobsInAFile set(*model, plan);
+    const std::vector<BlobSource> sources = set.sources();
+    const std::filesystem::path other = set.file().string() + ".new";
+    std::filesystem::copy_file(set.file(), other);
+    std::filesystem::resize_file(other, std::filesystem::file_size(other) - missing);
+    std::filesystem::rename(other, set.file());
+    test::expect_refusal([&] { MoeLayer(plan, spec, sources); }, ErrorCode::environment,
+                         "MOXIE-E001");
+  }
+}
+
+TEST(LayerLoad, APlanWhoseKernelIsLeftOutByTheEnvironmentIsRefused) {
+  const RigModel model({});
+  const LayerSpec spec = spec_of(model->config);
+  ShardPlan plan;
+  {
+    const test::PortableKernel forced;
+    plan = make_plan(*model, {});
+    EXPECT_NO_THROW(MoeLayer(plan, spec, sources_of(*model, plan)));
+  }
+  EXPECT_NO_THROW(MoeLayer(plan, spec, sources_of(*model, plan)));
+  const auto expect_refused_under = [&](const char* start, const char* code) {
+    const test::ForcedKernels forced(start);
+    test::expect_refusal([&] { MoeLayer(plan, spec, sources_of(*model, plan)); }, ErrorCode::usage,
+                         code);
+  };
+  expect_refused_under("cpu.avx2", "MOXIE-R013");
+  expect_refused_under("cpu.avx512.experts", "MOXIE-R013");
+  expect_refused_under("cpu.avx", "MOXIE-P025");
 }
 
 TEST(LayerLoad, RanksAndLayoutsAreRefusedBeforeTheFirstExpertIsPacked) {  // D-02
