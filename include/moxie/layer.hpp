@@ -141,7 +141,9 @@ class MOXIE_API MoeLayer {
   // into a graph, which stays valid while layer, workspace and data live. The same token gives the
   // same bits whatever else is in the batch and whatever the number of threads; nvfp4 activations
   // with dynamic scales alone give up the former. Under the policy warmup, before freeze(), the
-  // scales are the fallback, and every row is counted as guarded.
+  // scales are the fallback, and every row is counted as guarded. x and y are aligned to their
+  // elements; on the CPU the calling thread rounds to nearest, as every thread does that has not
+  // been told otherwise.
   [[nodiscard]] CallStatus forward(const LayerIo& io, std::span<std::byte> workspace,
                                    void* stream = nullptr) const noexcept;
 

@@ -217,7 +217,8 @@ inline ExpertsArgs common_args(const Experts& experts, const ExpertsCall& call) 
 struct HostRun {
   const ExpertsKernel* kernel = &cpu::portable::kExperts;
   unsigned threads = 2;
-  std::byte poison{0xFF};  // of the workspace
+  std::byte poison{0xFF};      // of the workspace
+  MutableMatrixRef final_y{};  // written in place of the result's y
 };
 
 inline ExpertsResult run_on_host(const Experts& experts, const ExpertsCall& call,
@@ -237,7 +238,8 @@ inline ExpertsResult run_on_host(const Experts& experts, const ExpertsCall& call
   args.x.data = call.x.data();
   args.topk_ids = call.ids.data();
   args.topk_weights = call.weights.data();
-  args.y = result.y.data();
+  args.y = how.final_y.data == nullptr ? result.y.data() : nullptr;
+  args.final_y = how.final_y;
   args.act_tap = result.tap.data();
   args.stats = &result.stats;
   args.workspace = workspace.data();

@@ -7,11 +7,13 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "formats/band_order.hpp"
+#include "formats/bf16.hpp"
 #include "kernels/cuda/judged_experts.hpp"
 #include "kernels/registry/registry.hpp"
 
@@ -180,6 +182,43 @@ TEST_P(CpuKernel, GivesATokenTheSameBitsInEveryBatchAndWithEveryNumberOfThreads)
           all.y.begin() + static_cast<std::ptrdiff_t>(token * hidden),
           all.y.begin() + static_cast<std::ptrdiff_t>((token + 1) * hidden));
       expect_same_bits(run(experts, alone).y, row, "y of one token alone");
+    }
+  });
+}
+
+// The same bits as the sum, rounded once where they are bf16; what lies between rows stays.
+TEST_P(CpuKernel, WritesEveryFormOfYAlike) {
+  if (!kernel_->stores_y) GTEST_SKIP() << "its sums are stored by the layer";
+  constexpr std::uint64_t kFew = 5;
+  constexpr std::uint64_t kGap = 7;
+  for_formats([&](ExpertsOptions options) {
+    options.hidden = 1120;  // more than one chunk of columns
+    const Experts experts = random_experts(options, random_);
+    ExpertsCall call = random_call(experts.shape, kFew, Ids::masked, random_);
+    call.weights[0] = std::numeric_limits<float>::quiet_NaN();
+    SCOPED_TRACE(trace(experts.shape, kFew));
+    const std::vector<float> sums = run(experts, call).y;
+    const std::uint64_t stride = options.hidden + kGap;
+    const Experts own = laid_out(experts, entry_->layout);
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const std::uint64_t bytes = bits_of(type) / 8;
+      constexpr std::byte kMark{0x5A};
+      std::vector<std::byte> y(kFew * stride * bytes, kMark);
+      run_on_host(own, call,
+                  {.kernel = kernel_,
+                   .final_y = {.data = y.data(),
+                               .dtype = type,
+                               .rows = kFew,
+                               .cols = options.hidden,
+                               .row_stride = stride}});
+      std::vector<std::byte> due(y.size(), kMark);
+      for (std::uint64_t i = 0; i < sums.size(); ++i) {
+        const std::uint16_t narrow = encode_bf16(sums[i]);
+        const void* value = type == DType::f32 ? static_cast<const void*>(&sums[i]) : &narrow;
+        std::memcpy(due.data() + (i / options.hidden * stride + i % options.hidden) * bytes, value,
+                    bytes);
+      }
+      EXPECT_EQ(y == due, true) << name_of(type);
     }
   });
 }
