@@ -46,9 +46,10 @@ class Multiplier {
   }
 
  private:
-  // A rehearsal begins nothing, and nobody waits for the first chunk.
+  // A rehearsal begins nothing, and nobody waits for the first chunk but feed().
   __device__ __forceinline__ void note_begin(const Segment& segment) {
-    if (multiplier_thread() != 0 || segment.begins == 0 || segment.chunk == 0) return;
+    if (multiplier_thread() != 0 || segment.begins == 0) return;
+    if (segment.chunk == 0 && (!TSync::kSmall || segment.phase == kGateUp)) return;
     arrive(sync_.chunk_begun[turn_]);
     turn_ = (turn_ + 1) % Queue::kSize;
   }
@@ -63,6 +64,7 @@ class Multiplier {
     }
     synchronise<1, kThreads>();
     if (TSync::kSmall && kPhase == kDown) note_begin(segment);
+    __syncwarp();
     const std::uint32_t units = segment.end - segment.unit;
     if (kTiles > 2 && segment.rows > 2 * kRowsOfTile) {
       for (std::uint32_t unit = 0; unit < units; ++unit) multiply_.template unit<kPhase, kTiles>();

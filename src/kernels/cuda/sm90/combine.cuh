@@ -78,10 +78,11 @@ __device__ __forceinline__ void combine_units(const Call& call, const std::int32
         value[u][i] = make_float4(-0.0F, -0.0F, -0.0F, -0.0F);
         if ((counts >> (u * kAtOnce + i) & 1U) == 0) continue;
         const float* from = call.work.down + std::uint64_t{slot} * hidden + column;
-        value[u][i] = kSmall ? as_floats(look(from)) : __ldcg(reinterpret_cast<const float4*>(from));
+        value[u][i] = kSmall ? look_floats(from) : __ldcg(reinterpret_cast<const float4*>(from));
       }
     }
-    if constexpr (kSmall) {
+    // All that are still missing are looked for at once.
+    for (bool again = kSmall; again;) {
 #pragma unroll
       for (std::uint32_t u = 0; u < kUnits; ++u) {
         const std::uint32_t token = (first + u) / parts;
@@ -89,10 +90,15 @@ __device__ __forceinline__ void combine_units(const Call& call, const std::int32
 #pragma unroll
         for (std::uint32_t i = 0; i < kAtOnce; ++i) {
           const std::uint32_t slot = token * top_k + base + i;
-          while (has_unwritten(reinterpret_cast<const uint4&>(value[u][i])))
-            value[u][i] = as_floats(look(call.work.down + std::uint64_t{slot} * hidden + column));
+          if (!has_unwritten(value[u][i])) continue;
+          value[u][i] = look_floats(call.work.down + std::uint64_t{slot} * hidden + column);
         }
       }
+      again = false;
+#pragma unroll
+      for (std::uint32_t i = 0; i < kUnits * kAtOnce; ++i)
+        again |= has_unwritten(value[i / kAtOnce][i % kAtOnce]);
+      again = __any_sync(0xFFFFFFFFU, again);
     }
 #pragma unroll
     for (std::uint32_t u = 0; u < kUnits; ++u) {

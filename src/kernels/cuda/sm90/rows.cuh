@@ -210,14 +210,19 @@ __device__ __forceinline__ void stage_rows(const RowPlace& place, std::uint32_t 
         pairs[i] = make_uint4(0, 0, 0, 0);
         if (base + i < place.count) pairs[i] = load(place.row[base + i], column, mine);
       }
+      for (bool again = kAwaits; again;) {
+        again = false;
+#pragma unroll
+        for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+          if (!has_unwritten_halves(pairs[i])) continue;
+          pairs[i] = load(place.row[base + i], column, mine);
+          again = true;
+        }
+        again = __any_sync(0xFFFFFFFFU, again);
+      }
 #pragma unroll
       for (std::uint32_t i = 0; i < kAtOnce; ++i) {
         if (base + i >= place.count) break;
-        if constexpr (kAwaits) {
-          while (has_unwritten_halves(pairs[i]))
-            pairs[i] = load(place.row[base + i], column, mine);
-          __syncwarp();
-        }
         const std::uint32_t amax = __reduce_max_sync(0xFFFFFFFFU, amax_bits(pairs[i]));
         if (thread % 32 == 0) atomicMax(place.amax + base + i, amax);
         if (mine) store_shared4(place.to + (base + i) * place.row_bytes + column * 2, pairs[i]);

@@ -57,8 +57,8 @@ class Schedule {
           const bool single = phase != kCombine && grain_ == Grain::fine;
           const std::uint32_t chunks = single ? left : min(left, gridDim.x);
           if (ticket < chunks)
-            return {phase, first + part(left, ticket, chunks),
-                    first + part(left, ticket + 1, chunks)};
+            return {phase, first + start_of(left, ticket, chunks),
+                    first + start_of(left, ticket + 1, chunks)};
           ticket -= chunks;
           break;
         }
@@ -73,8 +73,11 @@ class Schedule {
 
  private:
   __device__ std::uint32_t short_share() const { return grain_ == Grain::fine ? 2 : 6; }
-  __device__ static std::uint32_t part(std::uint32_t all, std::uint32_t at, std::uint32_t chunks) {
-    return static_cast<std::uint32_t>(std::uint64_t{all} * at / chunks);
+  // Of so many parts of almost the same length: longer ones come first, since who comes last may
+  // have begun last.
+  __device__ static std::uint32_t start_of(std::uint32_t all, std::uint32_t part,
+                                           std::uint32_t parts) {
+    return all / parts * part + min(all % parts, part);
   }
 
   Grain grain_;

@@ -62,18 +62,19 @@ __device__ __forceinline__ std::uint32_t leader_of(std::uint64_t slots, std::uin
   return leader;
 }
 
-// By one warp, once the ids may be read: every block finds the same.
-__device__ inline void find_items(const Call& call, SmallItems& items, SmallScratch& scratch) {
+// By one warp, once the ids may be read: every block finds the same. Without slots it reads none.
+__device__ inline void find_items(const Call& call, std::uint32_t slots, SmallItems& items,
+                                  SmallScratch& scratch) {
   const std::uint32_t lane = threadIdx.x % 32;
   const auto top_k = static_cast<std::uint32_t>(call.args.shape.top_k);
-  const auto experts = static_cast<std::uint32_t>(call.args.shape.experts);
+  const auto experts = slots == 0 ? 0 : static_cast<std::uint32_t>(call.args.shape.experts);
   // The table is on its way together with the ids.
   constexpr std::uint32_t kOfLane = kSmallExperts / 32;
   std::int32_t id[2];
 #pragma unroll
   for (std::uint32_t i = 0; i < 2; ++i) {
     const std::uint32_t slot = i * 32 + lane;
-    id[i] = slot < call.slots ? __ldcg(call.args.topk_ids + slot) : -1;
+    id[i] = slot < slots ? __ldcg(call.args.topk_ids + slot) : -1;
   }
   std::int32_t local[kOfLane];
 #pragma unroll
@@ -94,7 +95,7 @@ __device__ inline void find_items(const Call& call, SmallItems& items, SmallScra
     if (blockIdx.x > 0) continue;
     // For whoever comes after this kernel.
     if (!known && id[i] != -1) atomicOr(call.args.flags, kFlagBadExpertId);
-    if (i * 32 + lane < call.slots) call.work.expert_of_slot[i * 32 + lane] = expert[i];
+    if (i * 32 + lane < slots) call.work.expert_of_slot[i * 32 + lane] = expert[i];
   }
   __syncwarp();
   std::uint32_t leader[2];
@@ -104,10 +105,10 @@ __device__ inline void find_items(const Call& call, SmallItems& items, SmallScra
     const std::uint32_t slot = i * 32 + lane;
     leader[i] = kSmallSlots;
     if (expert[i] >= 0) {
-      const std::uint64_t slots =
+      const std::uint64_t of_expert =
           std::uint64_t{scratch.slots_of_expert[1][expert[i]]} << 32 |
           scratch.slots_of_expert[0][expert[i]];
-      leader[i] = leader_of(slots, slot, top_k);
+      leader[i] = leader_of(of_expert, slot, top_k);
     }
     leads[i] = __ballot_sync(0xFFFFFFFFU, leader[i] == slot);
   }

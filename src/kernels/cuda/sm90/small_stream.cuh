@@ -14,18 +14,26 @@
 
 namespace moxie::cuda::sm90 {
 
-// By one warp.
+// By one warp. It does it twice, without slots while what comes before this kernel still runs: its
+// instructions are at hand when it counts.
 template <class TStages, class TSync>
 __device__ inline void feed_small(const Call& call, TSync sync, std::uint32_t ring, Shared& shared,
                                   SmallScratch& scratch) {
   const bool leads = threadIdx.x % 32 == 0;
   reset_items(shared.small, scratch);
-  wait_for_previous();
-  // The first chunk's number is on its way together with the ids.
-  const std::uint32_t ticket = leads ? take_ticket(call) : 0;
-  find_items(call, shared.small, scratch);
-  arrive(sync.items_full[0]);
-  if (leads) feed<TStages>(call, sync, ring, shared.queue, ticket, shared.small);
+  Chunk chunk{};
+#pragma unroll 1
+  for (std::uint32_t slots = 0;; slots = call.slots) {
+    if (slots > 0) wait_for_previous();
+    // The first chunk's number is on its way together with the ids.
+    std::uint32_t ticket = 0;
+    if (leads && slots > 0) ticket = take_ticket(call);
+    find_items(call, slots, shared.small, scratch);
+    if (slots > 0) arrive(sync.items_full[0]);
+    chunk = schedule_of<TStages>(call, shared.small.count).chunk(ticket);
+    if (slots > 0) break;
+  }
+  if (leads) feed<TStages>(call, sync, ring, shared.queue, chunk, shared.small);
 }
 
 // Gate and up have all rows of x, every token's in its place, whatever the item: they are put into

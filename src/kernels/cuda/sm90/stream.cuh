@@ -64,26 +64,32 @@ struct StoredItems {
   }
 };
 
-// By one thread: takes the block's chunks from this one on, and copies what they read.
+template <class TStages>
+__device__ __forceinline__ Schedule schedule_of(const Call& call, std::uint32_t items) {
+  return {call, items, TStages::units_of(call.experts.gate_up),
+          TStages::units_of(call.experts.down), TStages::kGrain};
+}
+
+// By one thread: takes the block's chunks behind this one, and copies what all of them read.
 template <class TStages, class TSync, class TItems>
 __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue,
-                            std::uint32_t ticket, const TItems& items) {
+                            Chunk chunk, const TItems& items) {
   const std::uint64_t policy = evict_first();
-  const Schedule schedule(call, items.count, TStages::units_of(call.experts.gate_up),
-                          TStages::units_of(call.experts.down), TStages::kGrain);
+  const Schedule schedule = schedule_of<TStages>(call, items.count);
+  const bool waits_at_once = TSync::kSmall && chunk.phase != kGateUp;
   Place<TSync::kPlaces> at{.parity = 1};  // the ring is empty
   Place<Queue::kSize> turn;
   Place<Queue::kSize> begun;
   for (std::uint32_t number = 0;; ++number) {
     if (number > 0) {
-      // The chunk before has been begun: no block holds more than it must. It starts with two.
-      if (number > 1) {
+      // The chunk before has been begun: no block holds more than it must. It starts with two, but
+      // not in a small call that has nothing else for it than to wait.
+      if (number > 1 || waits_at_once) {
         wait_barrier(sync.chunk_begun[begun.place], begun.parity);
         begun.next();
       }
-      ticket = take_ticket(call);
+      chunk = schedule.chunk(take_ticket(call));
     }
-    const Chunk chunk = schedule.chunk(ticket);
     queue.chunks[turn.place] = chunk;
     arrive(sync.chunk_full[turn.place]);
     turn.next();
@@ -113,7 +119,8 @@ __device__ inline void feed_stored(const Call& call, TSync sync, std::uint32_t r
   // The first chunk's number and the count of items are on their way together.
   const std::uint32_t ticket = take_ticket(call);
   const StoredItems items(call, queue);
-  feed<TStages>(call, sync, ring, queue, ticket, items);
+  feed<TStages>(call, sync, ring, queue, schedule_of<TStages>(call, items.count).chunk(ticket),
+                items);
 }
 
 // What a block is to do next: neighbouring units of one item, or of the phase that combines.

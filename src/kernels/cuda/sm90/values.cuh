@@ -21,6 +21,10 @@ __device__ __forceinline__ bool has_unwritten(const uint4& words) {
   return words.x == kUnwritten || words.y == kUnwritten || words.z == kUnwritten ||
          words.w == kUnwritten;
 }
+__device__ __forceinline__ bool has_unwritten(const float4& values) {
+  return has_unwritten(make_uint4(__float_as_uint(values.x), __float_as_uint(values.y),
+                                  __float_as_uint(values.z), __float_as_uint(values.w)));
+}
 __device__ __forceinline__ bool has_unwritten_halves(const uint4& words) {
   return (__vcmpeq2(words.x, kUnwritten) | __vcmpeq2(words.y, kUnwritten) |
           __vcmpeq2(words.z, kUnwritten) | __vcmpeq2(words.w, kUnwritten)) != 0;
@@ -42,7 +46,8 @@ __device__ __forceinline__ uint4 look(const void* from) {
   return v;
 }
 
-__device__ __forceinline__ float4 as_floats(const uint4& words) {
+__device__ __forceinline__ float4 look_floats(const float* from) {
+  const uint4 words = look(from);
   return make_float4(__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z),
                      __uint_as_float(words.w));
 }
