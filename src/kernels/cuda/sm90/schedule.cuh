@@ -39,7 +39,7 @@ class Schedule {
   // the grain is fine, chunks of one unit.
   __device__ Schedule(const Call& call, std::uint32_t items, std::uint32_t gate_up_units,
                       std::uint32_t down_units, Grain grain)
-      : grain_(grain) {
+      : grain_(grain), items_(items) {
     const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
     units[kGateUp] = items * gate_up_units;
     units[kDown] = items * down_units;
@@ -55,6 +55,12 @@ class Schedule {
         const std::uint32_t share = left / gridDim.x;
         if (phase == kCombine || share < short_share()) {
           const bool single = phase != kCombine && grain_ == Grain::fine;
+          if (phase != kCombine && !single && first == 0 && shares_items(phase)) {
+            const std::uint32_t parts = gridDim.x / items_;
+            if (ticket < items_ * parts) return share_of_item(phase, ticket, parts);
+            ticket -= items_ * parts;
+            break;
+          }
           const std::uint32_t chunks = single ? left : min(left, gridDim.x);
           if (ticket < chunks)
             return {phase, first + start_of(left, ticket, chunks),
@@ -72,6 +78,21 @@ class Schedule {
   }
 
  private:
+  // Whether chunks that end with an item are as short as others: then no block has two items, and
+  // two waits for rows.
+  __device__ bool shares_items(std::uint32_t phase) const {
+    const std::uint32_t of_item = units[phase] / items_;
+    const std::uint32_t parts = gridDim.x / items_;
+    if (parts == 0 || parts > of_item) return false;
+    return (of_item + parts - 1) / parts <= (units[phase] + gridDim.x - 1) / gridDim.x;
+  }
+  __device__ Chunk share_of_item(std::uint32_t phase, std::uint32_t ticket,
+                                 std::uint32_t parts) const {
+    const std::uint32_t of_item = units[phase] / items_;
+    const std::uint32_t part = ticket / items_;
+    const std::uint32_t first = (ticket - part * items_) * of_item;
+    return {phase, first + start_of(of_item, part, parts), first + start_of(of_item, part + 1, parts)};
+  }
   __device__ std::uint32_t short_share() const { return grain_ == Grain::fine ? 2 : 6; }
   // Of so many parts of almost the same length: longer ones come first, since who comes last may
   // have begun last.
@@ -81,6 +102,7 @@ class Schedule {
   }
 
   Grain grain_;
+  std::uint32_t items_;
 };
 
 // The chunks of a block in shared memory, from the thread that takes them to those that work on

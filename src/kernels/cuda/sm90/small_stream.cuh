@@ -36,8 +36,9 @@ __device__ inline void feed_small(const Call& call, TSync sync, std::uint32_t ri
   if (leads) feed<TStages>(call, sync, ring, shared.queue, chunk, shared.small);
 }
 
-// Gate and up have all rows of x, every token's in its place, whatever the item: they are put into
-// memory once. Down has the item's rows of activations; who puts them there waits for them.
+// Of one or two tokens all rows of x are put into memory before the items are known, every token's
+// in its place, and stay there. Else a segment has its item's rows, one after another; who puts
+// activations there waits for them.
 template <class TStages, class TSync>
 class SmallScout {
  public:
@@ -48,12 +49,14 @@ class SmallScout {
   __device__ void rehearse() { publish_x(1); }
 
   __device__ void run() {
-    publish_x(call_.tokens);
+    if (in_place()) publish_x(call_.tokens);
     wait_barrier(sync_.items_full[0], 0);
     each_segment<TStages>(call_, sync_, shared_.queue, [this](const Head& head) { publish(head); });
   }
 
  private:
+  __device__ bool in_place() const { return call_.tokens <= 2; }
+
   // A segment of no units.
   __device__ void publish_x(std::uint32_t rows) {
     Segment& to = next();
@@ -74,17 +77,19 @@ class SmallScout {
       if (lane_ < kRowsOfTile) slot = item.slot[lane_];
     }
     const std::uint32_t tokens = __ballot_sync(0xFFFFFFFFU, slot != SmallItem::kNone);
-    // Rows of x stand by tokens, activations one after another.
-    const bool packed = head.phase == kDown;
+    const bool packed = head.phase == kDown || !in_place();
     const std::uint32_t at = packed ? __popc(tokens & ((1U << lane_) - 1)) : lane_;
     if (multiplies) head.rows = packed ? __popc(tokens) : call_.tokens;
+    const bool same = head.phase == kGateUp && (!packed || tokens == last_tokens_);
+    last_tokens_ = head.phase == kGateUp ? tokens : 0;
     Segment& to = next();
-    if (slot != SmallItem::kNone) to.slot[at] = slot, to.row[at] = slot;
+    if (slot != SmallItem::kNone)
+      to.slot[at] = slot, to.row[at] = head.phase == kGateUp ? lane_ : slot;
     if (multiplies && lane_ < head.rows) to.amax[lane_] = 0;
     if (lane_ == 0) {
       put_head(head, to);
       if (!packed) to.there = tokens;
-      to.same_rows = packed ? 0 : 1;
+      to.same_rows = same ? 1 : 0;
     }
     hand_on();
   }
@@ -102,6 +107,7 @@ class SmallScout {
   TSync sync_;
   Shared& shared_;
   std::uint32_t lane_;
+  std::uint32_t last_tokens_ = 0;  // whose rows of x lie in memory, packed
   Place<kSegments> at_{.parity = 1};
 };
 
