@@ -29,7 +29,7 @@ class Multiplier {
       wait_barrier(sync_.segment_full[at.place], at.parity);
       Segment& segment = shared_.segments[at.place];
       if (segment.phase == kNothing) return;
-      // What has to wait for its rows begins behind them: see Scout.
+      // What has to wait for its rows begins behind them: its block takes no other chunk before.
       if (!TSync::kSmall || segment.phase != kDown) note_begin(segment);
       __syncwarp();  // said aloud: it lets the compiler keep the ring's state in uniform registers
       if (segment.phase == kCombine) {
@@ -98,8 +98,8 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
   } else {
     give_registers<kOtherRegisters>();
     if (warp == kFeeder && kStart == Start::small) {
-      auto& scratch = *reinterpret_cast<SmallScratch*>(reinterpret_cast<std::byte*>(&shared) +
-                                                       memory.sums);
+      auto& scratch =
+          *reinterpret_cast<SmallScratch*>(reinterpret_cast<std::byte*>(&shared) + memory.sums);
       feed_small<Stages>(call, sync, base + memory.ring, shared, scratch);
     } else if (warp == kFeeder) {
       if (threadIdx.x % 32 == 0) {

@@ -28,8 +28,8 @@ __device__ inline void prefetch(const void* from, std::uint64_t bytes, std::uint
 }
 
 // No chunk is taken, no value of the products is written.
-__global__ void __launch_bounds__(kClearThreads) clear_call(const __grid_constant__ Call call,
-                                                            std::uint64_t bytes) {
+__global__ void __launch_bounds__(kClearThreads)
+    clear_call(const __grid_constant__ Call call, std::uint64_t bytes) {
   launch_dependents();
   wait_for_previous();
   const std::uint64_t thread = std::uint64_t{blockIdx.x} * kClearThreads + threadIdx.x;
@@ -37,11 +37,12 @@ __global__ void __launch_bounds__(kClearThreads) clear_call(const __grid_constan
   const std::uint64_t threads = std::uint64_t{gridDim.x} * kClearThreads;
   const ExpertsArgs& args = call.args;
   prefetch(args.topk_ids, call.slots * sizeof(std::int32_t), thread, threads);
-  prefetch(args.weights.local_of_expert, args.shape.experts * sizeof(std::int32_t), thread, threads);
-  prefetch(args.x.data,
-           ((args.tokens - 1) * args.x.row_stride + args.x.cols) *
-               (args.x.dtype == DType::f32 ? 4 : 2),
-           thread, threads);
+  prefetch(args.weights.local_of_expert, args.shape.experts * sizeof(std::int32_t), thread,
+           threads);
+  prefetch(
+      args.x.data,
+      ((args.tokens - 1) * args.x.row_stride + args.x.cols) * (args.x.dtype == DType::f32 ? 4 : 2),
+      thread, threads);
   const uint4 unwritten = make_uint4(kUnwritten, kUnwritten, kUnwritten, kUnwritten);
   for (std::uint64_t at = thread * 16; at < bytes; at += threads * 16)
     *reinterpret_cast<uint4*>(call.work.act + at) = unwritten;

@@ -68,10 +68,10 @@ const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint
     if (variant.wide > 0 && has_few_rows(family, shape, tokens)) continue;
     bytes = lay_out(family, shape, kRowsOfTile, variant.narrow, memory[0]);
     if (variant.wide > 0)
-      bytes = std::max(bytes, family.sheets ? lay_out_sheets(shape, variant, memory[1])
-                                            : lay_out(family, shape,
-                                                      variant.wide_tiles * kRowsOfTile,
-                                                      variant.wide, memory[1]));
+      bytes =
+          std::max(bytes, family.sheets ? lay_out_sheets(shape, variant, memory[1])
+                                        : lay_out(family, shape, variant.wide_tiles * kRowsOfTile,
+                                                  variant.wide, memory[1]));
     if (bytes <= kMemoryMost) return &variant;
   }
   return nullptr;

@@ -236,13 +236,13 @@ __device__ inline void stage_rows(ActFormat format, const RowsOf& rows, const Ro
                                   std::uint32_t thread) {
   if (format == ActFormat::bf16 && !rows.is_f32 && rows.aligned) {
     const auto* from = static_cast<const std::uint16_t*>(rows.data);
-    stage_rows<kAwaits, 8>(
-        place, thread, rows.columns, [&](std::uint32_t row, std::uint32_t column, bool mine) {
-          if (!mine) return make_uint4(0, 0, 0, 0);
-          const auto* chunk = from + row * rows.stride + column;
-          if constexpr (kAwaits) return look(chunk);
-          return __ldcg(reinterpret_cast<const uint4*>(chunk));
-        });
+    stage_rows<kAwaits, 8>(place, thread, rows.columns,
+                           [&](std::uint32_t row, std::uint32_t column, bool mine) {
+                             if (!mine) return make_uint4(0, 0, 0, 0);
+                             const auto* chunk = from + row * rows.stride + column;
+                             if constexpr (kAwaits) return look(chunk);
+                             return __ldcg(reinterpret_cast<const uint4*>(chunk));
+                           });
     return;
   }
   stage_rows<false, 2>(place, thread, rows.columns,

@@ -111,8 +111,8 @@ enum class Start : std::uint8_t { late, early, small };
 
 // All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial
 // sums. `full` opens when a place may be read, `free` when it may be written again; `chunk_begun`
-// when those that multiply have come to a chunk behind their first, `items_full` when the items of a
-// small call are known.
+// when those that multiply have come to a chunk behind their first, `items_full` when the items of
+// a small call are known.
 template <int kStages, Start kHow>
 struct Sync {
   static constexpr int kPlaces = kStages;  // of the ring of weights

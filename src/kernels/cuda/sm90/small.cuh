@@ -13,7 +13,7 @@ namespace moxie::cuda::sm90 {
 // The slots of one expert, at most one of a token.
 struct SmallItem {
   static constexpr std::uint32_t kNone = 0xFF;
-  std::uint32_t expert;  // local
+  std::uint32_t expert;            // local
   std::uint8_t slot[kRowsOfTile];  // of token 0, 1, ..
 };
 struct SmallItems {
@@ -105,9 +105,8 @@ __device__ inline void find_items(const Call& call, std::uint32_t slots, SmallIt
     const std::uint32_t slot = i * 32 + lane;
     leader[i] = kSmallSlots;
     if (expert[i] >= 0) {
-      const std::uint64_t of_expert =
-          std::uint64_t{scratch.slots_of_expert[1][expert[i]]} << 32 |
-          scratch.slots_of_expert[0][expert[i]];
+      const std::uint64_t of_expert = std::uint64_t{scratch.slots_of_expert[1][expert[i]]} << 32 |
+                                      scratch.slots_of_expert[0][expert[i]];
       leader[i] = leader_of(of_expert, slot, top_k);
     }
     leads[i] = __ballot_sync(0xFFFFFFFFU, leader[i] == slot);

@@ -85,6 +85,7 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
       // The chunk before has been begun: no block holds more than it must. It starts with two, but
       // not in a small call that has nothing else for it than to wait.
       if (number > 1 || waits_at_once) {
+        if (TSync::kSmall) launch_dependents();  // it takes a while: see below
         wait_barrier(sync.chunk_begun[begun.place], begun.parity);
         begun.next();
       }
