@@ -55,7 +55,7 @@ __device__ __forceinline__ std::uint32_t leader_of(std::uint64_t slots, std::uin
                                                    std::uint32_t top_k) {
   const std::uint32_t turn = turn_of(slots, slot, top_k);
   auto leader = static_cast<std::uint32_t>(__ffsll(static_cast<long long>(slots)) - 1);
-  if (turn == 0) return leader;  // no slot before it is of its token, or of a later one
+  if (turn == 0) return leader;  // as the lowest of them has
   for (leader = 0; leader < slot; ++leader) {
     if ((slots >> leader & 1) != 0 && turn_of(slots, leader, top_k) == turn) break;
   }
