@@ -68,6 +68,9 @@ LIMITS = {
     ("experts", "fp8", "mxfp4", 8): (1.73, 0.54),
     ("experts", "fp8", "mxfp4", 16): (2.12, 0.54),
     ("experts", "fp8", "mxfp4", 24): (2.53, 0.54),
+    ("small_experts", "fp16", "mxfp4", 8): (1.9, 0.75),
+    ("small_experts", "fp16", "nvfp4", 8): (1.95, 0.7),
+    ("small_experts", "fp8", "mxfp4", 8): (1.73, 0.54),
 }
 
 
@@ -131,11 +134,13 @@ def name_of(symbol):
     enumerators = re.findall(r"\d([A-Z][A-Za-z]+)E(\d+)E", rest)
     kinds = tuple(block_formats()[int(value)] for kind, value in enumerators if kind == "BlockFormat")
     others = tuple(f"{kind} {value}" for kind, value in enumerators if kind != "BlockFormat")
-    if name != "experts":
+    if name not in ("experts", "small_experts"):
         return name, kinds, others, (), 0
     arithmetic = re.match(r"INS[0-9A-Z]*_\d(Fp\d+)", rest)
     numbers = re.findall(r"Li(\d+)E", rest)
     kinds = kinds or FORMATS.get(arithmetic and arithmetic[1], ())
+    if name == "small_experts":
+        numbers += ["0", "0"]  # no items of more rows
     if not arithmetic or len(kinds) != 1 or len(numbers) != 3:
         raise sass.Unreadable(f"{symbol}: its template arguments are unknown")
     narrow, wide, tiles = numbers

@@ -289,6 +289,14 @@ class CountSass(unittest.TestCase):
             (BOTH, ("experts", ("fp16", "nvfp4"), (), ("7", "5"), 2)),
             (FP8.format(8, 0, 0), ("experts", ("fp8", "mxfp4"), (), ("8",), 1)),
             (FP8.format(8, 6, 3), ("experts", ("fp8", "mxfp4"), (), ("8", "6"), 3)),
+            (
+                "_ZN5moxie4cuda4sm9013small_expertsINS1_3Fp8ELi8EEEvNS1_4CallE",
+                ("small_experts", ("fp8", "mxfp4"), (), ("8",), 1),
+            ),
+            (
+                "_ZN5moxie4cuda4sm9013small_expertsINS1_4Fp16ILNS_11BlockFormatE0EEELi7EEEvNS1_4CallE",
+                ("small_experts", ("fp16", "mxfp4"), (), ("7",), 1),
+            ),
             ("_ZN5moxie4cuda4sm908tap_actsENS1_4CallE", ("tap_acts", (), (), (), 0)),
             ("plain", ("plain", (), (), (), 0)),
         ):

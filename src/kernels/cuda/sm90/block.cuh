@@ -12,6 +12,8 @@
 #include "kernels/cuda/sm90/schedule.cuh"
 #include "kernels/cuda/sm90/segment.cuh"
 #include "kernels/cuda/sm90/sheet_block.cuh"
+#include "kernels/cuda/sm90/small.cuh"
+#include "kernels/cuda/sm90/small_stream.cuh"
 #include "kernels/cuda/sm90/stream.cuh"
 
 namespace moxie::cuda::sm90 {
@@ -27,10 +29,13 @@ class Multiplier {
       wait_barrier(sync_.segment_full[at.place], at.parity);
       Segment& segment = shared_.segments[at.place];
       if (segment.phase == kNothing) return;
-      note_begin(segment);
+      // What has to wait for its rows begins behind them: its block takes no other chunk before.
+      if (!TSync::kSmall || segment.phase != kDown) note_begin(segment);
       __syncwarp();  // said aloud: it lets the compiler keep the ring's state in uniform registers
       if (segment.phase == kCombine) {
-        combine(call_, segment.unit, segment.end, multiplier_thread());
+        combine<TSync::kSmall>(
+            call_, TSync::kSmall ? shared_.small.expert_of_slot : call_.work.expert_of_slot,
+            segment.unit, segment.end, multiplier_thread());
       } else if (segment.phase == kGateUp) {
         multiply<kGateUp>(segment);
       } else {
@@ -41,9 +46,10 @@ class Multiplier {
   }
 
  private:
-  // A rehearsal begins nothing, and nobody waits for the first chunk.
+  // A rehearsal begins nothing, and nobody waits for the first chunk but feed().
   __device__ __forceinline__ void note_begin(const Segment& segment) {
-    if (multiplier_thread() != 0 || segment.begins == 0 || segment.chunk == 0) return;
+    if (multiplier_thread() != 0 || segment.begins == 0) return;
+    if (segment.chunk == 0 && (!TSync::kSmall || segment.phase == kGateUp)) return;
     arrive(sync_.chunk_begun[turn_]);
     turn_ = (turn_ + 1) % Queue::kSize;
   }
@@ -57,6 +63,8 @@ class Multiplier {
       multiply_.keep(segment);
     }
     synchronise<1, kThreads>();
+    if (TSync::kSmall && kPhase == kDown) note_begin(segment);
+    __syncwarp();
     const std::uint32_t units = segment.end - segment.unit;
     if (kTiles > 2 && segment.rows > 2 * kRowsOfTile) {
       for (std::uint32_t unit = 0; unit < units; ++unit) multiply_.template unit<kPhase, kTiles>();
@@ -74,13 +82,10 @@ class Multiplier {
   std::uint32_t turn_ = 0;  // of the chunk that is begun next
 };
 
-// Whether a block begins before the kernel in front of it is done.
-enum class Start : std::uint8_t { late, early };
-
 // kTiles: times 8 rows of activations at most; kPlaces: stages of weights in flight.
 template <class TArithmetic, int kTiles, int kPlaces, Start kStart>
 __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std::uint32_t base) {
-  using BlockSync = Sync<kPlaces>;
+  using BlockSync = Sync<kPlaces, kStart>;
   using Stages = StagesOfUnits<TArithmetic::kFormat>;
   const Memory& memory = memory_of<kTiles>(call);
   const BlockSync sync(base + kBarriers);
@@ -92,11 +97,20 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
     Multiplier<TArithmetic, kTiles, BlockSync>(call, sync, shared, base).run();
   } else {
     give_registers<kOtherRegisters>();
-    if (warp == kFeeder) {
+    if (warp == kFeeder && kStart == Start::small) {
+      auto& scratch =
+          *reinterpret_cast<SmallScratch*>(reinterpret_cast<std::byte*>(&shared) + memory.sums);
+      feed_small<Stages>(call, sync, base + memory.ring, shared, scratch);
+    } else if (warp == kFeeder) {
       if (threadIdx.x % 32 == 0) {
         if (kStart == Start::early) wait_for_previous();
-        feed<Stages>(call, sync, base + memory.ring, shared.queue);
+        feed_stored<Stages>(call, sync, base + memory.ring, shared.queue);
       }
+    } else if (warp == kScout && kStart == Start::small) {
+      SmallScout<Stages, BlockSync> scout(call, sync, shared);
+      scout.rehearse();
+      wait_for_previous();
+      scout.run();
     } else if (warp == kScout) {
       Scout<Stages, BlockSync> scout(call, sync, shared);
       if (kStart == Start::early) {
@@ -130,6 +144,15 @@ __global__ void __launch_bounds__(kBlockThreads, 1) experts(const __grid_constan
   } else {
     run_block<TArithmetic, 1, kNarrow, Start::early>(call, shared, base);
   }
+}
+
+// The same of a small call.
+template <class TArithmetic, int kStages>
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    small_experts(const __grid_constant__ Call call) {
+  extern __shared__ __align__(128) std::byte memory[];
+  run_block<TArithmetic, 1, kStages, Start::small>(call, *reinterpret_cast<Shared*>(memory),
+                                                   shared_address(memory));
 }
 
 }  // namespace moxie::cuda::sm90

@@ -24,9 +24,14 @@ struct Item {
   std::uint32_t slot[kMostRows];  // the rows'
 };
 
+// Of a small call (see small.cuh).
+inline constexpr std::uint32_t kSmallSlots = 64;
+inline constexpr std::uint32_t kSmallExperts = 512;
+
 inline constexpr std::uint32_t kFirstExperts = 12;
 
-// Counters that the slots kernel clears and the experts kernel counts.
+// Counters that the kernel in front clears and the experts kernel counts; of a small call only the
+// ticket.
 struct alignas(16) Progress {
   std::uint32_t items;
   std::uint32_t wide;  // items of call.wide_rows rows instead of 8
@@ -53,6 +58,7 @@ struct Workspace {
 // How much of a block's shared memory holds what, in bytes.
 struct Memory {
   std::uint32_t row_bytes[2];  // of a row of activations in fp16, gate and up's and down's
+  std::uint32_t row_count;     // of which there is room
   std::uint32_t sums;          // where the partial sums start
   std::uint32_t rows;          // the activations
   std::uint32_t row_scales;    // their scales in FP8

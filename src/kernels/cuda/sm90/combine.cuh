@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/sm90/call.hpp"
 #include "kernels/cuda/sm90/schedule.cuh"
+#include "kernels/cuda/sm90/values.cuh"
 
 namespace moxie::cuda::sm90 {
 
@@ -40,10 +41,11 @@ __device__ __forceinline__ void wait_for_down(const Call& call, std::uint32_t th
 
 // Units are kCombineColumns columns of a token; by kThreads threads. The loads of kAtOnce choices
 // of kUnits units are on their way together; which choices count, and for how much, is known
-// before the rows are there.
-template <std::uint32_t kUnits>
-__device__ __forceinline__ void combine_units(const Call& call, std::uint32_t first,
-                                              std::uint32_t thread, bool waits) {
+// before the rows are there. In a small call every value is waited for by whom it is added up.
+template <bool kSmall, std::uint32_t kUnits>
+__device__ __forceinline__ void combine_units(const Call& call, const std::int32_t* expert_of_slot,
+                                              std::uint32_t first, std::uint32_t thread,
+                                              bool waits) {
   constexpr std::uint32_t kAtOnce = 8 / kUnits;
   const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
   const auto top_k = static_cast<std::uint32_t>(call.args.shape.top_k);
@@ -62,10 +64,10 @@ __device__ __forceinline__ void combine_units(const Call& call, std::uint32_t fi
         const std::uint32_t slot = token * top_k + base + i;
         const bool there = base + i < top_k && column < hidden;
         weight[u][i] = there ? call.args.topk_weights[slot] : 1.0F;
-        if (there && call.work.expert_of_slot[slot] >= 0) counts |= 1U << (u * kAtOnce + i);
+        if (there && expert_of_slot[slot] >= 0) counts |= 1U << (u * kAtOnce + i);
       }
     }
-    if (waits && base == 0) wait_for_down(call, thread);
+    if (!kSmall && waits && base == 0) wait_for_down(call, thread);
 #pragma unroll
     for (std::uint32_t u = 0; u < kUnits; ++u) {
       const std::uint32_t token = (first + u) / parts;
@@ -75,9 +77,28 @@ __device__ __forceinline__ void combine_units(const Call& call, std::uint32_t fi
         const std::uint32_t slot = token * top_k + base + i;
         value[u][i] = make_float4(-0.0F, -0.0F, -0.0F, -0.0F);
         if ((counts >> (u * kAtOnce + i) & 1U) == 0) continue;
-        value[u][i] = __ldcg(reinterpret_cast<const float4*>(
-            call.work.down + std::uint64_t{slot} * hidden + column));
+        const float* from = call.work.down + std::uint64_t{slot} * hidden + column;
+        value[u][i] = kSmall ? look_floats(from) : __ldcg(reinterpret_cast<const float4*>(from));
       }
+    }
+    // All that are still missing are looked for at once.
+    for (bool again = kSmall; again;) {
+#pragma unroll
+      for (std::uint32_t u = 0; u < kUnits; ++u) {
+        const std::uint32_t token = (first + u) / parts;
+        const std::uint32_t column = (first + u) % parts * kCombineColumns + thread * 4;
+#pragma unroll
+        for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+          const std::uint32_t slot = token * top_k + base + i;
+          if (!has_unwritten(value[u][i])) continue;
+          value[u][i] = look_floats(call.work.down + std::uint64_t{slot} * hidden + column);
+        }
+      }
+      again = false;
+#pragma unroll
+      for (std::uint32_t i = 0; i < kUnits * kAtOnce; ++i)
+        again |= has_unwritten(value[i / kAtOnce][i % kAtOnce]);
+      again = __any_sync(0xFFFFFFFFU, again);
     }
 #pragma unroll
     for (std::uint32_t u = 0; u < kUnits; ++u) {
@@ -101,11 +122,13 @@ __device__ __forceinline__ void combine_units(const Call& call, std::uint32_t fi
   }
 }
 
-__device__ inline void combine(const Call& call, std::uint32_t first, std::uint32_t end,
-                               std::uint32_t thread) {
+template <bool kSmall>
+__device__ inline void combine(const Call& call, const std::int32_t* expert_of_slot,
+                               std::uint32_t first, std::uint32_t end, std::uint32_t thread) {
   bool waits = true;
-  for (; first + 2 <= end; first += 2, waits = false) combine_units<2>(call, first, thread, waits);
-  if (first < end) combine_units<1>(call, first, thread, waits);
+  for (; first + 2 <= end; first += 2, waits = false)
+    combine_units<kSmall, 2>(call, expert_of_slot, first, thread, waits);
+  if (first < end) combine_units<kSmall, 1>(call, expert_of_slot, first, thread, waits);
 }
 
 }  // namespace moxie::cuda::sm90

@@ -20,21 +20,30 @@ constexpr Variant variant() {
           .mxfp4 = experts<Fp16<BlockFormat::mxfp4>, kNarrow, kWide, kWideTiles>,
           .nvfp4 = experts<Fp16<BlockFormat::nvfp4>, kNarrow, kWide, kWideTiles>};
 }
+template <int kStages>
+constexpr Variant small() {
+  return {.narrow = kStages,
+          .mxfp4 = small_experts<Fp16<BlockFormat::mxfp4>, kStages>,
+          .nvfp4 = small_experts<Fp16<BlockFormat::nvfp4>, kStages>};
+}
 // The first that fits is the best; calls of few tokens have no wide items. Wide ones are sheets,
 // which take the same memory whatever the widths are.
 constexpr std::array kVariants = {variant<7, 8>(), variant<4, 8>(), variant<7, 0>(),
                                   variant<4, 0>()};
 
-std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, Memory& memory) {
+constexpr std::array kSmall = {small<10>(), small<7>(), small<4>()};
+
+std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t rows, Memory& memory) {
   memory.row_bytes[0] = row_bytes_of(shape.format, static_cast<std::uint32_t>(shape.hidden));
   memory.row_bytes[1] = row_bytes_of(shape.format, static_cast<std::uint32_t>(shape.inter));
   memory.sums = kSharedBytes;
   memory.rows = memory.sums + kSumsBuffers * kSumsBytes;
   memory.row_scales = 0;  // none
-  return memory.rows + tiles * kRowsOfTile * std::max(memory.row_bytes[0], memory.row_bytes[1]);
+  return memory.rows + rows * std::max(memory.row_bytes[0], memory.row_bytes[1]);
 }
 
-constexpr Family kFamily{.variants = kVariants, .lay_out = lay_out, .sheets = true};
+constexpr Family kFamily{
+    .variants = kVariants, .small = kSmall, .lay_out = lay_out, .sheets = true};
 
 }  // namespace
 

@@ -20,11 +20,18 @@ constexpr Variant variant() {
           .wide_tiles = kWideTiles,
           .mxfp4 = experts<Fp8, kNarrow, kWide, kWideTiles>};
 }
+template <int kStages>
+constexpr Variant small() {
+  return {.narrow = kStages, .mxfp4 = small_experts<Fp8, kStages>};
+}
 // The first that fits is the best; calls of few tokens have no wide items.
 constexpr std::array kVariants = {variant<8, 6, 3>(), variant<8, 4, 2>(), variant<8, 0, 0>(),
                                   variant<4, 0, 0>()};
 
-std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, Memory& memory) {
+constexpr std::array kSmall = {small<8>(), small<4>()};
+
+std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t rows, Memory& memory) {
+  const std::uint32_t tiles = (rows + kRowsOfTile - 1) / kRowsOfTile;
   const auto most = static_cast<std::uint32_t>(std::max(shape.hidden, shape.inter));
   memory.sums = kSharedBytes;
   memory.row_scales = memory.sums + kSumsBuffers * kSumsBytes / Fp8::kJoined;
@@ -34,7 +41,7 @@ std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t tiles, Memory& me
   return memory.rows + most / 32 * fp8_group_bytes(tiles);
 }
 
-constexpr Family kFamily{.variants = kVariants, .lay_out = lay_out};
+constexpr Family kFamily{.variants = kVariants, .small = kSmall, .lay_out = lay_out};
 
 }  // namespace
 

@@ -14,7 +14,7 @@ namespace moxie::cuda::sm90 {
 using Kernel = void (*)(Call);
 
 // One instantiation: stages in flight of items of 8 rows and of wide ones, of so many times 8 rows;
-// 0 for none of these. Null for a format that the arithmetic does not take.
+// 0 for none of these, as in small calls. Null for a format that the arithmetic does not take.
 struct Variant {
   int narrow = 0;
   int wide = 0;
@@ -25,8 +25,9 @@ struct Variant {
 
 struct Family {
   std::span<const Variant> variants;  // the first that fits is the best
-  // Fills what lies before the ring, for items of 8 * tiles rows; where that ends.
-  std::uint32_t (*lay_out)(const ExpertsShape& shape, std::uint32_t tiles, Memory& memory);
+  std::span<const Variant> small;     // of small calls
+  // Fills what lies before the ring, for items of so many rows; where that ends.
+  std::uint32_t (*lay_out)(const ExpertsShape& shape, std::uint32_t rows, Memory& memory);
   bool sheets = false;  // wide items run as sheets of lifted rows
 };
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "base/align.hpp"
+#include "kernels/cuda/sm90/clear.cuh"
 #include "kernels/cuda/sm90/family.hpp"
 #include "kernels/cuda/sm90/segment.cuh"
 #include "kernels/cuda/sm90/sheets.cuh"
@@ -22,10 +23,11 @@ namespace {
 constexpr std::uint32_t kMemoryMost = 232448;                       // of a block's shared memory
 constexpr std::uint64_t kWorkspaceMost = std::uint64_t{144} << 20;  // of one piece of a call
 
-// Shared memory of items of 8 * tiles rows with so many stages in flight; its bytes.
-std::uint32_t lay_out(const Family& family, const ExpertsShape& shape, std::uint32_t tiles,
+// Shared memory of items of so many rows with so many stages in flight; its bytes.
+std::uint32_t lay_out(const Family& family, const ExpertsShape& shape, std::uint32_t rows,
                       int stages, Memory& memory) {
-  memory.ring = static_cast<std::uint32_t>(round_up(family.lay_out(shape, tiles, memory), 128));
+  memory.row_count = rows;
+  memory.ring = static_cast<std::uint32_t>(round_up(family.lay_out(shape, rows, memory), 128));
   return memory.ring + kWarps * static_cast<std::uint32_t>(stages) * step_bytes(shape.format);
 }
 
@@ -46,16 +48,30 @@ bool has_few_rows(const Family& family, const ExpertsShape& shape, std::uint64_t
          2 * tokens * shape.top_k < 3 * shape.experts;
 }
 
+// Whether a call is start and hand-over more than streaming; see small.cuh.
+bool is_small(const ExpertsShape& shape, std::uint64_t tokens) {
+  return tokens <= kRowsOfTile && tokens * shape.top_k <= kSmallSlots &&
+         shape.experts <= kSmallExperts && shape.local_experts <= kSmallExperts;
+}
+
 // Null where not even the smallest fits.
 const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint64_t tokens,
                       Memory (&memory)[2], std::uint32_t& bytes) {
+  if (is_small(shape, tokens)) {
+    for (const Variant& variant : family.small) {
+      bytes = lay_out(family, shape, static_cast<std::uint32_t>(tokens), variant.narrow, memory[0]);
+      if (bytes <= kMemoryMost) return &variant;
+    }
+    return nullptr;
+  }
   for (const Variant& variant : family.variants) {
     if (variant.wide > 0 && has_few_rows(family, shape, tokens)) continue;
-    bytes = lay_out(family, shape, 1, variant.narrow, memory[0]);
+    bytes = lay_out(family, shape, kRowsOfTile, variant.narrow, memory[0]);
     if (variant.wide > 0)
-      bytes = std::max(bytes, family.sheets ? lay_out_sheets(shape, variant, memory[1])
-                                            : lay_out(family, shape, variant.wide_tiles,
-                                                      variant.wide, memory[1]));
+      bytes =
+          std::max(bytes, family.sheets ? lay_out_sheets(shape, variant, memory[1])
+                                        : lay_out(family, shape, variant.wide_tiles * kRowsOfTile,
+                                                  variant.wide, memory[1]));
     if (bytes <= kMemoryMost) return &variant;
   }
   return nullptr;
@@ -75,7 +91,7 @@ std::uint64_t piece_of(const Family& family, const ExpertsShape& shape, std::uin
 // Returns the runtime's code.
 template <class... Args>
 int launch(void (*kernel)(Args...), unsigned blocks, unsigned threads, std::uint64_t shared,
-           cudaStream_t stream, const Call& call) {
+           cudaStream_t stream, Args... args) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -86,7 +102,7 @@ int launch(void (*kernel)(Args...), unsigned blocks, unsigned threads, std::uint
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = 1;
-  const cudaError_t code = cudaLaunchKernelEx(&config, kernel, call);
+  const cudaError_t code = cudaLaunchKernelEx(&config, kernel, args...);
   if (code != cudaSuccess) (void)cudaGetLastError();  // it is known: nobody is to find it again
   return code;
 }
@@ -127,6 +143,20 @@ ExpertsArgs piece(const ExpertsArgs& args, std::uint64_t first, std::uint64_t co
   return part;
 }
 
+// What makes a call ready for its blocks.
+int launch_first(const Call& call, bool small, bool lifts, unsigned most_blocks,
+                 cudaStream_t stream) {
+  if (small) {
+    const std::uint64_t bytes = unwritten_bytes(call);
+    const std::uint64_t blocks = (bytes + kClearBytes - 1) / kClearBytes;
+    return launch(clear_call, static_cast<unsigned>(std::min<std::uint64_t>(blocks, most_blocks)),
+                  kClearThreads, 0, stream, call, bytes);
+  }
+  const unsigned lifters = lifts ? lifting_blocks(call.tokens) : 0;
+  return launch(lifts ? prepare_slots<true> : prepare_slots<false>, 1 + lifters, kSlotThreads,
+                call.args.shape.local_experts * sizeof(std::uint32_t), stream, call);
+}
+
 }  // namespace
 
 void run(const Family& family, const ExpertsArgs& args) {
@@ -155,9 +185,7 @@ void run(const Family& family, const ExpertsArgs& args) {
     call.tokens = static_cast<std::uint32_t>(tokens);
     call.slots = static_cast<std::uint32_t>(tokens * args.shape.top_k);
     // What a launch that failed would have made, the next one must not read.
-    const unsigned lifters = lifts ? lifting_blocks(call.tokens) : 0;
-    int code = launch(lifts ? prepare_slots<true> : prepare_slots<false>, 1 + lifters, kSlotThreads,
-                      args.shape.local_experts * sizeof(std::uint32_t), stream, call);
+    int code = launch_first(call, is_small(args.shape, args.tokens), lifts, blocks, stream);
     if (code == cudaSuccess) code = launch(kernel, blocks, kBlockThreads, bytes, stream, call);
     if (code == cudaSuccess && args.act_tap != nullptr)
       code = launch(tap_acts, blocks, kThreads, 0, stream, call);
@@ -179,13 +207,16 @@ int prepare(const Family& family) {
   cudaFuncAttributes attributes;
   int first = cudaSuccess;
   const auto note = [&](int code) { first = first == cudaSuccess ? code : first; };
-  for (const Variant& variant : family.variants) {
-    for (const Kernel kernel : {variant.mxfp4, variant.nvfp4}) {
-      if (kernel == nullptr) continue;
-      note(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                cudaFuncAttributeMaxDynamicSharedMemorySize, kMemoryMost));
+  for (const auto variants : {family.variants, family.small}) {
+    for (const Variant& variant : variants) {
+      for (const Kernel kernel : {variant.mxfp4, variant.nvfp4}) {
+        if (kernel == nullptr) continue;
+        note(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kMemoryMost));
+      }
     }
   }
+  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(clear_call)));
   note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots<false>)));
   note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots<true>)));
   note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(tap_acts)));

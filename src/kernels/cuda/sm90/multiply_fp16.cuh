@@ -43,7 +43,9 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
                          .count = segment.rows,
                          .row = segment.row,
                          .amax = segment.amax};
-    stage_rows(call_.args.shape.act_format, rows, place, multiplier_thread());
+    // Activations of a small call come while this waits for them.
+    constexpr bool kAwaits = TSync::kSmall && kPhase == kDown;
+    stage_rows<kAwaits>(call_.args.shape.act_format, rows, place, multiplier_thread());
     synchronise<1, kThreads>();
     lift_rows(place, multiplier_thread(), rows.columns);
     if (multiplier_thread() < segment.rows)
@@ -62,7 +64,9 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
     const std::uint32_t split = warp_ / product.strips_of_unit;
     const std::uint32_t steps = product.steps_of(split);
     const std::uint32_t row_bytes = memory_of<kTiles>(call_).row_bytes[kPhase];
-    std::uint32_t rows = rows_ + lane_offset(kFormat, lane_, row_bytes) +
+    // Lanes of rows for which there is no room read others; nobody wants what they get.
+    const std::uint32_t row = min(lane_ / 4, memory_of<kTiles>(call_).row_count - 1);
+    std::uint32_t rows = rows_ + row * row_bytes + lane_offset(kFormat, lane_) +
                          product.first_step(split) * (kStepColumns * 2);
     float sums[2][kUsed][4] = {};
 #pragma unroll 2

@@ -36,9 +36,11 @@ class Multiply<Fp8, kTiles, TSync> {
   template <std::uint32_t kPhase>
   __device__ void bring(Segment& segment) {
     const RowsOf rows = kPhase == kGateUp ? rows_of_x(call_) : rows_of_act(call_);
-    stage_fp8<kTiles>(rows,
-                      {.to = rows_, .scales = scales_, .count = segment.rows, .row = segment.row},
-                      multiplier_thread());
+    // Activations of a small call come while this waits for them.
+    constexpr bool kAwaits = TSync::kSmall && kPhase == kDown;
+    stage_fp8<kTiles, kAwaits>(
+        rows, {.to = rows_, .scales = scales_, .count = segment.rows, .row = segment.row},
+        multiplier_thread());
     fence_for_tensor_cores();
   }
 

@@ -139,10 +139,9 @@ __host__ __device__ constexpr std::uint32_t row_bytes_of(BlockFormat format,
                                                          std::uint32_t columns) {
   return columns * 2 + (format == BlockFormat::mxfp4 ? 64 : 16);
 }
-// Where a lane finds its activations: its row, and its first column of a step.
-__device__ __forceinline__ std::uint32_t lane_offset(BlockFormat format, std::uint32_t lane,
-                                                     std::uint32_t row_bytes) {
-  return lane / 4 * row_bytes + lane % 4 * (format == BlockFormat::mxfp4 ? 16 : 32);
+// Where a lane finds its activations in the row lane / 4: its first column of a step.
+__device__ __forceinline__ std::uint32_t lane_offset(BlockFormat format, std::uint32_t lane) {
+  return lane % 4 * (format == BlockFormat::mxfp4 ? 16 : 32);
 }
 
 }  // namespace moxie::cuda::sm90

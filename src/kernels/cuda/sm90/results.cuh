@@ -11,6 +11,7 @@
 #include "kernels/cuda/sm90/products.cuh"
 #include "kernels/cuda/sm90/rows.cuh"
 #include "kernels/cuda/sm90/segment.cuh"
+#include "kernels/cuda/sm90/values.cuh"
 
 namespace moxie::cuda::sm90 {
 
@@ -53,7 +54,7 @@ class Results {
       for (int i = 0; i < 2; ++i) {
         slot[i] = segment.slot[token + i];
         lower[i] = kLifts ? row_scale(segment.amax[token + i]).lower : 1.0F;
-        there[i] = token + i < segment.rows;
+        there[i] = (segment.there >> (token + i) & 1) != 0;
       }
     }
   };
@@ -72,7 +73,7 @@ class Results {
       const float value = fmaf(first[i] * lower, mul_first_, biases.of[i / 2][0]);
       const std::uint32_t at = column + i / 2 * 8;
       if constexpr (kPhase == kDown) {
-        call_.work.down[std::uint64_t{slot} * call_.args.shape.hidden + at] = value;
+        store_written(call_.work.down + std::uint64_t{slot} * call_.args.shape.hidden + at, value);
       } else {
         const float up =
             paired() ? fmaf(second[i] * lower, mul_second_, biases.of[i / 2][1]) : value;
@@ -95,9 +96,10 @@ class Results {
     const std::uint64_t at = std::uint64_t{slot} * shape.inter + column;
     const float value = activate_fast(shape.activation, shape.activation_limit, gate, up);
     if (call_.wide_acts) {
-      reinterpret_cast<float*>(call_.work.act)[at] = value;
+      store_written(reinterpret_cast<float*>(call_.work.act) + at, value);
     } else {
-      reinterpret_cast<__nv_bfloat16*>(call_.work.act)[at] = __float2bfloat16_rn(value);
+      store_written(reinterpret_cast<std::uint16_t*>(call_.work.act) + at,
+                    __bfloat16_as_ushort(__float2bfloat16_rn(value)));
     }
   }
 

@@ -12,6 +12,7 @@
 #include "formats/act_quant.hpp"
 #include "kernels/cuda/sm90/call.hpp"
 #include "kernels/cuda/sm90/ptx.cuh"
+#include "kernels/cuda/sm90/values.cuh"
 
 namespace moxie::cuda::sm90 {
 
@@ -53,6 +54,17 @@ struct RowsOf {
     }
     for (unsigned i = 0; i < kChunk; ++i)
       values[i] = __uint_as_float(static_cast<std::uint32_t>(__ldcg(from + i)) << 16);
+  }
+  // Of f32 that another block is storing.
+  __device__ void await(std::uint64_t row, std::uint32_t column, float (&values)[kChunk]) const {
+    const float* from = static_cast<const float*>(data) + row * stride + column;
+#pragma unroll
+    for (unsigned i = 0; i < kChunk; i += 4) {
+      uint4 words = look(from + i);
+      while (has_unwritten(words)) words = look(from + i);
+      values[i] = __uint_as_float(words.x), values[i + 1] = __uint_as_float(words.y);
+      values[i + 2] = __uint_as_float(words.z), values[i + 3] = __uint_as_float(words.w);
+    }
   }
 };
 
@@ -184,7 +196,8 @@ struct RowPlace {
 };
 
 // All loads of a step are on their way before the first is used.
-template <std::uint32_t kAtOnce, class Load>
+// An awaited row is loaded until all of it is there.
+template <bool kAwaits, std::uint32_t kAtOnce, class Load>
 __device__ __forceinline__ void stage_rows(const RowPlace& place, std::uint32_t thread,
                                            std::uint32_t columns, const Load& load) {
   for (std::uint32_t first = 0; first < columns; first += kThreads * kChunk) {
@@ -197,6 +210,16 @@ __device__ __forceinline__ void stage_rows(const RowPlace& place, std::uint32_t 
         pairs[i] = make_uint4(0, 0, 0, 0);
         if (base + i < place.count) pairs[i] = load(place.row[base + i], column, mine);
       }
+      for (bool again = kAwaits; again;) {
+        again = false;
+#pragma unroll
+        for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+          if (!has_unwritten_halves(pairs[i])) continue;
+          pairs[i] = load(place.row[base + i], column, mine);
+          again = true;
+        }
+        again = __any_sync(0xFFFFFFFFU, again);
+      }
 #pragma unroll
       for (std::uint32_t i = 0; i < kAtOnce; ++i) {
         if (base + i >= place.count) break;
@@ -208,24 +231,32 @@ __device__ __forceinline__ void stage_rows(const RowPlace& place, std::uint32_t 
   }
 }
 
+template <bool kAwaits>
 __device__ inline void stage_rows(ActFormat format, const RowsOf& rows, const RowPlace& place,
                                   std::uint32_t thread) {
   if (format == ActFormat::bf16 && !rows.is_f32 && rows.aligned) {
     const auto* from = static_cast<const std::uint16_t*>(rows.data);
-    stage_rows<8>(
-        place, thread, rows.columns, [&](std::uint32_t row, std::uint32_t column, bool mine) {
-          if (!mine) return make_uint4(0, 0, 0, 0);
-          return __ldcg(reinterpret_cast<const uint4*>(from + row * rows.stride + column));
-        });
+    stage_rows<kAwaits, 8>(place, thread, rows.columns,
+                           [&](std::uint32_t row, std::uint32_t column, bool mine) {
+                             if (!mine) return make_uint4(0, 0, 0, 0);
+                             const auto* chunk = from + row * rows.stride + column;
+                             if constexpr (kAwaits) return look(chunk);
+                             return __ldcg(reinterpret_cast<const uint4*>(chunk));
+                           });
     return;
   }
-  stage_rows<2>(place, thread, rows.columns,
-                [&](std::uint32_t row, std::uint32_t column, bool mine) {
-                  float values[kChunk] = {};
-                  if (mine) rows.load(row, column, values);
-                  quantise_chunk(format, values);
-                  return pack_bf16(values);
-                });
+  stage_rows<false, 2>(place, thread, rows.columns,
+                       [&](std::uint32_t row, std::uint32_t column, bool mine) {
+                         float values[kChunk] = {};
+                         if constexpr (kAwaits) {
+                           if (mine) rows.await(row, column, values);
+                           __syncwarp();
+                         } else if (mine) {
+                           rows.load(row, column, values);
+                         }
+                         quantise_chunk(format, values);
+                         return pack_bf16(values);
+                       });
 }
 
 __device__ inline void lift_rows(const RowPlace& place, std::uint32_t thread,

@@ -69,6 +69,13 @@ struct AnyChunk {
   }
 };
 
+struct AwaitedChunk : AnyChunk {
+  __device__ __forceinline__ void load(const RowsOf& rows, std::uint64_t row,
+                                       std::uint32_t column) {
+    rows.await(row, column, raw);
+  }
+};
+
 // All loads of a step are on their way before the first is used. Threads take chunks across rows,
 // and the 16 lanes of a group of columns stand in one row.
 template <std::uint32_t kTiles, class TChunk, std::uint32_t kAtOnce>
@@ -113,8 +120,9 @@ __device__ __forceinline__ void stage_fp8(const RowsOf& rows, const Fp8Place& pl
   }
 }
 
-template <std::uint32_t kTiles>
+template <std::uint32_t kTiles, bool kAwaits>
 __device__ inline void stage_fp8(const RowsOf& rows, const Fp8Place& place, std::uint32_t thread) {
+  if constexpr (kAwaits) return stage_fp8<kTiles, AwaitedChunk, 1>(rows, place, thread);
   if (!rows.is_f32 && rows.aligned) return stage_fp8<kTiles, Bf16Chunk, 8>(rows, place, thread);
   stage_fp8<kTiles, AnyChunk, 4>(rows, place, thread);
 }

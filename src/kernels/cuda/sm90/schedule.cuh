@@ -39,7 +39,7 @@ class Schedule {
   // the grain is fine, chunks of one unit.
   __device__ Schedule(const Call& call, std::uint32_t items, std::uint32_t gate_up_units,
                       std::uint32_t down_units, Grain grain)
-      : grain_(grain) {
+      : grain_(grain), items_(items), of_item_{gate_up_units, down_units} {
     const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
     units[kGateUp] = items * gate_up_units;
     units[kDown] = items * down_units;
@@ -55,10 +55,19 @@ class Schedule {
         const std::uint32_t share = left / gridDim.x;
         if (phase == kCombine || share < short_share()) {
           const bool single = phase != kCombine && grain_ == Grain::fine;
+          if (phase != kCombine && !single && first == 0) {
+            const Shares of_phase = shares(phase);
+            if (suit(of_phase, phase)) {
+              const std::uint32_t chunks = items_ * of_phase.parts;
+              if (ticket < chunks) return chunk_of(of_phase, phase, ticket);
+              ticket -= chunks;
+              break;
+            }
+          }
           const std::uint32_t chunks = single ? left : min(left, gridDim.x);
           if (ticket < chunks)
-            return {phase, first + part(left, ticket, chunks),
-                    first + part(left, ticket + 1, chunks)};
+            return {phase, first + start_of(left, ticket, chunks),
+                    first + start_of(left, ticket + 1, chunks)};
           ticket -= chunks;
           break;
         }
@@ -72,12 +81,41 @@ class Schedule {
   }
 
  private:
+  // An item's units in equal parts, one for every block.
+  struct Shares {
+    std::uint32_t of_item;
+    std::uint32_t parts;
+    std::uint32_t least;   // units of a part
+    std::uint32_t longer;  // parts that have one more
+  };
+  __device__ Shares shares(std::uint32_t phase) const {
+    const std::uint32_t parts = gridDim.x / items_;
+    const std::uint32_t least = parts == 0 ? 0 : of_item_[phase] / parts;
+    return {of_item_[phase], parts, least, of_item_[phase] - least * parts};
+  }
+  // Whether the longest is as short as without a regard to items: then no block has two items, and
+  // two waits for rows.
+  __device__ bool suit(const Shares& shares, std::uint32_t phase) const {
+    const std::uint32_t longest = shares.least + (shares.longer > 0 ? 1 : 0);
+    return shares.least > 0 && (longest - 1) * gridDim.x < units[phase];
+  }
+  __device__ Chunk chunk_of(const Shares& shares, std::uint32_t phase, std::uint32_t ticket) const {
+    const std::uint32_t part = ticket / items_;
+    const std::uint32_t first =
+        (ticket - part * items_) * shares.of_item + part * shares.least + min(shares.longer, part);
+    return {phase, first, first + shares.least + (part < shares.longer ? 1 : 0)};
+  }
   __device__ std::uint32_t short_share() const { return grain_ == Grain::fine ? 2 : 6; }
-  __device__ static std::uint32_t part(std::uint32_t all, std::uint32_t at, std::uint32_t chunks) {
-    return static_cast<std::uint32_t>(std::uint64_t{all} * at / chunks);
+  // Of so many parts of almost the same length: longer ones come first, since who comes last may
+  // have begun last.
+  __device__ static std::uint32_t start_of(std::uint32_t all, std::uint32_t part,
+                                           std::uint32_t parts) {
+    return all / parts * part + min(all % parts, part);
   }
 
   Grain grain_;
+  std::uint32_t items_;
+  std::uint32_t of_item_[2];  // units
 };
 
 // The chunks of a block in shared memory, from the thread that takes them to those that work on

@@ -9,6 +9,7 @@
 #include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/rows.cuh"
 #include "kernels/cuda/sm90/schedule.cuh"
+#include "kernels/cuda/sm90/small.cuh"
 
 namespace moxie::cuda::sm90 {
 
@@ -40,6 +41,7 @@ struct Segment {
   std::uint32_t item;
   std::uint32_t expert;
   std::uint32_t rows;
+  std::uint32_t there;      // a bit for each that is there
   std::uint32_t same_rows;  // as the segment before it
   std::uint32_t completes;  // 1: the last of its item that is stored
   std::uint32_t slot[kMostRows];
@@ -88,9 +90,11 @@ struct Shared {
   Queue queue;
   Segment segments[kSegments];
   std::uint32_t amax[kMostRows];  // of the rows that lie in memory
+  SmallItems small;
 };
-inline constexpr std::uint32_t kBarriers = 1536;  // where they start
-inline constexpr std::uint32_t kSharedBytes = 1920;
+inline constexpr std::uint32_t kBarriers = 2560;  // where they start
+inline constexpr std::uint32_t kSharedBytes = 2944;
+static_assert(sizeof(SmallScratch) <= kSumsBytes / 2);  // lies there while there are no sums
 static_assert(sizeof(Shared) <= kBarriers);
 
 // Of a warp that has read its weights: one lane, behind a __syncwarp(), which is ordered and quick.
@@ -101,12 +105,19 @@ inline constexpr std::uint32_t kLanesThatArrive = 32;
 inline constexpr std::uint32_t kLanesThatArrive = 1;
 #endif
 
+// How a block begins: when it knows that the kernel in front is done, before, or before in a small
+// call.
+enum class Start : std::uint8_t { late, early, small };
+
 // All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial
 // sums. `full` opens when a place may be read, `free` when it may be written again; `chunk_begun`
-// when those that multiply have come to a chunk behind their first.
-template <int kStages>
+// when those that multiply have come to a chunk behind their first, `items_full` when the items of
+// a small call are known.
+template <int kStages, Start kHow>
 struct Sync {
   static constexpr int kPlaces = kStages;  // of the ring of weights
+  static constexpr Start kStart = kHow;
+  static constexpr bool kSmall = kHow == Start::small;
   Barriers<kStages> weights_full;
   Barriers<kStages> weights_free;
   Barriers<Queue::kSize> chunk_full;
@@ -115,6 +126,7 @@ struct Sync {
   Barriers<kSegments> segment_free;
   Barriers<kSumsBuffers> sums_full;
   Barriers<kSumsBuffers> sums_free;
+  Barriers<1> items_full;
 
   __device__ explicit Sync(std::uint32_t base)
       : weights_full{base},
@@ -124,8 +136,9 @@ struct Sync {
         segment_full{chunk_begun.end()},
         segment_free{segment_full.end()},
         sums_full{segment_free.end()},
-        sums_free{sums_full.end()} {
-    static_assert((2 * kStages + 2 * Queue::kSize + 2 * kSegments + 2 * kSumsBuffers) * 8 <=
+        sums_free{sums_full.end()},
+        items_full{sums_free.end()} {
+    static_assert((2 * kStages + 2 * Queue::kSize + 2 * kSegments + 2 * kSumsBuffers + 1) * 8 <=
                   kSharedBytes - kBarriers);
   }
   __device__ void init() const {
@@ -139,6 +152,7 @@ struct Sync {
     segment_free.init(32 * (kFinishers + kWarps));
     sums_full.init(32 * kWarps);
     sums_free.init(32 * kFinishers);
+    items_full.init(32);
     fence_barriers();
   }
 };

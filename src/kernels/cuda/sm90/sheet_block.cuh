@@ -38,7 +38,8 @@ class SheetMultiplier {
       }
       __syncwarp();  // said aloud: see Multiplier
       if (segment.phase == kCombine) {
-        combine(call_, segment.unit, segment.end, multiplier_thread());
+        combine<false>(call_, call_.work.expert_of_slot, segment.unit, segment.end,
+                       multiplier_thread());
       } else if (segment.phase == kGateUp) {
         multiply<kGateUp>(segment);
       } else {
@@ -106,7 +107,8 @@ class SheetMultiplier {
   __device__ __forceinline__ void multiply_split(float (&sums)[2][kUsed][4], std::uint32_t steps) {
     constexpr std::uint32_t kPitch = sheet_pitch(kFormat);
     const std::uint32_t weights = warp_ * step_bytes(kFormat);
-    const std::uint32_t rows = kWarps * step_bytes(kFormat) + lane_offset(kFormat, lane_, kPitch);
+    const std::uint32_t rows =
+        kWarps * step_bytes(kFormat) + lane_ / 4 * kPitch + lane_offset(kFormat, lane_);
 #pragma unroll 2
     for (std::uint32_t step = 0; step < steps; ++step) {
       Step<kFormat, kUsed> operands;
@@ -164,7 +166,7 @@ __device__ __forceinline__ void run_sheet_block(const Call& call, Shared& shared
   } else {
     give_registers<kOtherRegisters>();
     if (warp == kFeeder) {
-      if (elect()) feed<StagesOfSheets<kFormat, kTiles>>(call, sync, ring, shared.queue);
+      if (elect()) feed_stored<StagesOfSheets<kFormat, kTiles>>(call, sync, ring, shared.queue);
     } else if (warp == kScout) {
       SheetScout<kFormat, kTiles, BlockSync>(call, sync, shared, ring).run();
     } else {

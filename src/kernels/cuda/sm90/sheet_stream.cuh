@@ -58,7 +58,10 @@ class SheetScout {
       : call_(call), sync_(sync), shared_(shared), lane_(threadIdx.x % 32), ring_(ring) {}
 
   __device__ void run() {
-    each_segment<Stages>(call_, sync_, shared_.queue, [this](const Head& head) { publish(head); });
+    each_segment<Stages>(call_, sync_, shared_.queue, [this](Head head) {
+      add_item(call_, head);
+      publish(head);
+    });
   }
 
  private:

@@ -47,6 +47,7 @@ __host__ __device__ constexpr std::uint32_t sheet_totals_bytes(std::uint32_t til
 template <int kStages>
 struct SheetSync {
   static constexpr int kPlaces = kStages;  // of the ring of weights and rows
+  static constexpr bool kSmall = false;
   Barriers<kStages> weights_full;
   Barriers<kStages> weights_free;
   Barriers<Queue::kSize> chunk_full;

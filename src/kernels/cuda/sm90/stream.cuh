@@ -41,34 +41,61 @@ struct StagesOfUnits {
   }
 };
 
-// By one thread: takes the block's chunks, and copies what they read.
-template <class TStages, class TSync>
-__device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue) {
-  const std::uint64_t policy = evict_first();
-  // The first chunk's number and the count of items are on their way together.
-  std::uint32_t ticket = atomicAdd(&call.work.progress->ticket, 1U);
-  const Schedule schedule(call, call.work.progress->items, TStages::units_of(call.experts.gate_up),
-                          TStages::units_of(call.experts.down), TStages::kGrain);
+__device__ __forceinline__ std::uint32_t take_ticket(const Call& call) {
+  return atomicAdd(&call.work.progress->ticket, 1U);
+}
+
+// The items that prepare_slots() has stored, as the thread that takes chunks sees them.
+struct StoredItems {
+  std::uint32_t count;
+  const Item* items;
+  std::uint32_t* first_experts;
+
+  __device__ StoredItems(const Call& call, Queue& queue)
+      : count(call.work.progress->items),
+        items(call.work.items),
+        first_experts(queue.first_experts) {
 #pragma unroll
-  for (std::uint32_t i = 0; i < kFirstExperts; ++i)
-    queue.first_experts[i] = call.work.progress->first_experts[i];
+    for (std::uint32_t i = 0; i < kFirstExperts; ++i)
+      first_experts[i] = call.work.progress->first_experts[i];
+  }
+  __device__ std::uint32_t expert(std::uint32_t item) const {
+    return item < kFirstExperts ? first_experts[item] : items[item].expert;
+  }
+};
+
+template <class TStages>
+__device__ __forceinline__ Schedule schedule_of(const Call& call, std::uint32_t items) {
+  return {call, items, TStages::units_of(call.experts.gate_up),
+          TStages::units_of(call.experts.down), TStages::kGrain};
+}
+
+// By one thread: takes the block's chunks behind this one, and copies what all of them read.
+template <class TStages, class TSync, class TItems>
+__device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue,
+                            Chunk chunk, const TItems& items) {
+  const std::uint64_t policy = evict_first();
+  const Schedule schedule = schedule_of<TStages>(call, items.count);
+  const bool waits_at_once = TSync::kSmall && chunk.phase != kGateUp;
   Place<TSync::kPlaces> at{.parity = 1};  // the ring is empty
   Place<Queue::kSize> turn;
   Place<Queue::kSize> begun;
   for (std::uint32_t number = 0;; ++number) {
     if (number > 0) {
-      // The chunk before has been begun: no block holds more than it must. It starts with two.
-      if (number > 1) {
+      // The chunk before has been begun: no block holds more than it must. It starts with two, but
+      // not in a small call that has nothing else for it than to wait.
+      if (number > 1 || waits_at_once) {
+        if (TSync::kSmall) launch_dependents();  // it takes a while: see below
         wait_barrier(sync.chunk_begun[begun.place], begun.parity);
         begun.next();
       }
-      ticket = atomicAdd(&call.work.progress->ticket, 1U);
+      chunk = schedule.chunk(take_ticket(call));
     }
-    const Chunk chunk = schedule.chunk(ticket);
     queue.chunks[turn.place] = chunk;
     arrive(sync.chunk_full[turn.place]);
     turn.next();
-    if (chunk.phase == kNothing) return;
+    // Nothing is left but what blocks work on: whoever comes next may get ready.
+    if (chunk.phase == kNothing) return launch_dependents();
     if (chunk.phase == kCombine) continue;
     const Product& product = product_of(call, chunk.phase);
     const std::uint32_t units = TStages::units_of(product);
@@ -77,16 +104,24 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
     const std::byte* from = nullptr;
     for (std::uint32_t left = chunk.end - chunk.unit; left > 0; --left) {
       if (from == nullptr) {
-        const std::uint32_t expert =
-            item < kFirstExperts ? queue.first_experts[item] : call.work.items[item].expert;
-        from = TStages::unit_at(
-            product, call.args.weights.blobs + expert * call.args.weights.stride + product.offset,
-            unit);
+        from = TStages::unit_at(product,
+                                call.args.weights.blobs +
+                                    items.expert(item) * call.args.weights.stride + product.offset,
+                                unit);
       }
       from = TStages::copy(product, from, unit, sync, ring, at, policy);
       if (++unit == units) unit = 0, ++item, from = nullptr;
     }
   }
+}
+
+template <class TStages, class TSync>
+__device__ inline void feed_stored(const Call& call, TSync sync, std::uint32_t ring, Queue& queue) {
+  // The first chunk's number and the count of items are on their way together.
+  const std::uint32_t ticket = take_ticket(call);
+  const StoredItems items(call, queue);
+  feed<TStages>(call, sync, ring, queue, schedule_of<TStages>(call, items.count).chunk(ticket),
+                items);
 }
 
 // What a block is to do next: neighbouring units of one item, or of the phase that combines.
@@ -104,10 +139,12 @@ __device__ __forceinline__ void put_head(const Head& head, Segment& to) {
   to.phase = head.phase, to.chunk = head.chunk, to.begins = head.begins;
   to.unit = head.unit, to.end = head.end;
   to.item = head.item, to.expert = head.expert, to.rows = head.rows;
+  to.there = (1U << head.rows) - 1;
 }
 
 // Publishes the segments of the block's chunks, one after another, until there are none. By one
-// warp; TStages knows the units of an item.
+// warp; TStages knows the units of an item. What an item has is
+// left out.
 template <class TStages, class TSync, class Publish>
 __device__ __forceinline__ void each_segment(const Call& call, TSync sync, const Queue& queue,
                                              const Publish& publish) {
@@ -131,12 +168,16 @@ __device__ __forceinline__ void each_segment(const Call& call, TSync sync, const
                .begins = unit == chunk.unit ? 1U : 0U,
                .unit = unit - item * units,
                .end = end - item * units,
-               .item = item,
-               .expert = call.work.items[item].expert,
-               .rows = call.work.items[item].rows});
+               .item = item});
       unit = end;
     }
   }
+}
+
+__device__ __forceinline__ void add_item(const Call& call, Head& head) {
+  if (head.phase != kGateUp && head.phase != kDown) return;
+  head.expert = call.work.items[head.item].expert;
+  head.rows = call.work.items[head.item].rows;
 }
 
 // By one warp: finds out which rows the next segments have, and waits until they are there.
@@ -151,7 +192,10 @@ class Scout {
   __device__ void rehearse() { publish({.phase = kGateUp, .rows = 1}); }
 
   __device__ void run() {
-    each_segment<TStages>(call_, sync_, shared_.queue, [this](const Head& head) { publish(head); });
+    each_segment<TStages>(call_, sync_, shared_.queue, [this](Head head) {
+      add_item(call_, head);
+      publish(head);
+    });
   }
 
  private:
