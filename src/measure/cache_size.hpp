@@ -13,7 +13,8 @@ std::uint64_t parse_cache_size(std::string_view text);
 // Bytes of the largest cache; 0 when the kernel does not tell.
 std::uint64_t last_level_cache_bytes();
 
-// `times` the largest cache, at most 1 GiB; 256 MiB where its size is not known.
+// `times` the largest cache; 256 MiB, or a quarter more than that cache, where that is too much or
+// its size is not known.
 std::uint64_t memory_beyond_caches(std::uint64_t times);
 
 }  // namespace moxie

@@ -119,10 +119,10 @@ std::uint64_t last_level_cache_bytes() {
 }
 
 std::uint64_t memory_beyond_caches(std::uint64_t times) {
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 30;
-  constexpr std::uint64_t kUnknown = std::uint64_t{256} << 20;
+  constexpr std::uint64_t kEnough = std::uint64_t{256} << 20;
   const std::uint64_t cache = last_level_cache_bytes();
-  return cache == 0 ? kUnknown : std::clamp(times * cache, std::uint64_t{1} << 20, kMost);
+  if (cache == 0) return kEnough;
+  return std::clamp(times * cache, std::uint64_t{1} << 20, std::max(kEnough, cache + cache / 4));
 }
 
 Ceilings measure_ceilings(unsigned threads) {

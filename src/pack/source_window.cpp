@@ -6,12 +6,13 @@
 #include <tuple>
 
 #include "base/checked.hpp"
+#include "base/mapped_file.hpp"
 
 namespace moxie {
 
 namespace {
 
-constexpr std::uint64_t kReadUnit = 4096;
+constexpr std::uint64_t kReadUnit = MappedFile::kReadUnit;
 // Reading so much for nothing takes less time than another request.
 constexpr std::uint64_t kGap = std::uint64_t{64} << 10;
 // Of one request: a disk splits it and works on the pieces at once.
