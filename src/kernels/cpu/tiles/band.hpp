@@ -20,7 +20,7 @@ struct Band {
 inline constexpr std::uint64_t kMostRows = 32;
 // Tiles are asked for so many of them before they are read, into the second-level cache: the
 // first-level one has too few misses under way for the whole distance.
-inline constexpr std::uint64_t kTilesAhead = 20;
+inline constexpr std::uint64_t kTilesAhead = 14;
 
 // Asks for what the tiles ahead hold, in this stream and at its end in the next one.
 template <class Simd, std::uint64_t kTileScaleBytes>
