@@ -15,23 +15,15 @@ ReadAhead::ReadAhead(const Checkpoint& checkpoint, std::size_t windows)
 
 void ReadAhead::run(const std::function<std::optional<NextStep>()>& next,
                     const std::function<void(const NextStep&, const SourceWindow&)>& use) {
-  run_beside(
-      [&] {
-        try {
-          read_all(next);
-        } catch (...) {
-          stop();
-          throw;
-        }
-      },
-      [&] {
-        try {
-          use_all(use);
-        } catch (...) {
-          stop();
-          throw;
-        }
-      });
+  const auto stopping = [this](const auto& work) {
+    try {
+      work();
+    } catch (...) {
+      stop();
+      throw;
+    }
+  };
+  run_beside([&] { stopping([&] { read_all(next); }); }, [&] { stopping([&] { use_all(use); }); });
 }
 
 void ReadAhead::stop() {
