@@ -50,8 +50,12 @@ PeerProcess::PeerProcess(const std::vector<std::string>& command) : name_(comman
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, in.read, STDIN_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, out.write, STDOUT_FILENO);
-  const int code = ::posix_spawnp(&process_, words.front().c_str(), &actions, nullptr,
-                                  arguments.data(), environ);
+  posix_spawnattr_t group;  // of its own, so that what it starts ends with it
+  ::posix_spawnattr_init(&group);
+  ::posix_spawnattr_setflags(&group, POSIX_SPAWN_SETPGROUP);
+  const int code =
+      ::posix_spawnp(&process_, words.front().c_str(), &actions, &group, arguments.data(), environ);
+  ::posix_spawnattr_destroy(&group);
   ::posix_spawn_file_actions_destroy(&actions);
   ::close(in.read);
   ::close(out.write);
@@ -70,7 +74,7 @@ PeerProcess::~PeerProcess() {
   if (process_ < 0) return;
   ::close(to_);
   ::close(from_);
-  ::kill(process_, SIGTERM);
+  ::kill(-process_, SIGTERM);
   while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }

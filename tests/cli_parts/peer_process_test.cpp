@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -71,6 +72,17 @@ TEST_F(PeerProcessTest, EndsAChildThatDoesNotListen) {
     const PeerProcess peer = shell("sleep 60");
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+TEST_F(PeerProcessTest, EndsWhatTheChildHasStarted) {
+  const test::TempFolder folder;
+  const auto late = folder.path() / "late";
+  {
+    PeerProcess peer = shell("(sleep 1; touch " + late.string() + ") & echo '{}'; wait");
+    (void)peer.answer();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  EXPECT_FALSE(std::filesystem::exists(late));
 }
 
 TEST(PeerScript, IsTheFileInTools) {
