@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <thread>
 
 #include "cli/bench_peer.hpp"
 #include "cli/console.hpp"
