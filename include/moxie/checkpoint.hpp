@@ -57,11 +57,11 @@ class MOXIE_API Checkpoint {
   // Lets the system take back this process's pages of a file; views stay valid and are read again
   // when used.
   void release(std::uint32_t file) const;
-  // Copies bytes of a file from `offset` on, as many as fit `to`, past the page cache where that
-  // does not hold them. Offset, size and address of `to` are multiples of 4096; less is read at the
-  // end of the file alone. Errors: Error(environment) MOXIE-E001 when the system refuses or the
-  // file has become shorter.
+  // Copies bytes of a file, those from `offset` on; less is read at the end of the file alone.
+  // Errors: Error(environment) MOXIE-E001 when the system refuses or the file has become shorter.
   void read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> to) const;
+  // Asks the system to bring in bytes of a file that are read soon; returns at once.
+  void read_ahead(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes) const;
 
   // config.json and hf_quant_config.json; null when absent. Of a .gguf the metadata under its own
   // keys, without arrays of text and long arrays.

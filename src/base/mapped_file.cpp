@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
-#include <vector>
 
 #include "base/errors.hpp"
 
@@ -33,7 +32,8 @@ struct Descriptor {
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   // A pipe without a writer would make open() wait for one.
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // NOLINT(*-vararg)
+  const Descriptor file(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // NOLINT(*-vararg)
   if (file.value < 0) raise_system("open", path, errno);
   struct stat status{};
   if (::fstat(file.value, &status) != 0) raise_system("fstat", path, errno);
@@ -48,11 +48,11 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   if (address == MAP_FAILED) raise_system("mmap", path, errno);
   data_ = static_cast<const std::byte*>(address);
   size_ = size;
-  descriptor_ = std::exchange(file.value, -1);
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
 }
 
 MappedFile::~MappedFile() {
-  const Descriptor file(descriptor_);
   if (data_ != nullptr)
     ::munmap(const_cast<std::byte*>(data_),
              size_);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
@@ -60,13 +60,15 @@ MappedFile::~MappedFile() {
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
+      device_(other.device_),
+      inode_(other.inode_),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
+  std::swap(device_, other.device_);
+  std::swap(inode_, other.inode_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
@@ -79,31 +81,38 @@ void MappedFile::release() const {
               MADV_DONTNEED);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
 }
 
-bool MappedFile::is_cached(std::size_t offset, std::size_t bytes) const {
-  std::vector<unsigned char> pages((bytes + kReadUnit - 1) / kReadUnit);
-  void* begin = const_cast<std::byte*>(data_ + offset);  // NOLINT(*-pro-type-const-cast)
-  if (::mincore(begin, bytes, pages.data()) != 0) return false;
-  const auto cached = std::ranges::count_if(pages, [](unsigned char page) { return page & 1U; });
-  return 2 * static_cast<std::size_t>(cached) >= pages.size();
+void MappedFile::read_ahead(std::size_t offset, std::size_t bytes) const {
+  if (offset >= size_) return;
+  constexpr std::size_t kPage = 4096;
+  const std::size_t begin = offset / kPage * kPage;
+  // A refusal costs time, not correctness.
+  ::madvise(const_cast<std::byte*>(data_ + begin),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+            std::min(bytes + (offset - begin), size_ - begin), MADV_WILLNEED);
+}
+
+// A descriptor of the file that is mapped; -1 where its name leads to another by now. None is kept:
+// a packed set has thousands of files.
+int MappedFile::open_again() const {
+  Descriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));  // NOLINT(*-vararg)
+  struct stat status{};
+  const bool same = file.value >= 0 && ::fstat(file.value, &status) == 0 &&
+                    status.st_dev == device_ && status.st_ino == inode_;
+  return same ? std::exchange(file.value, -1) : -1;
 }
 
 std::size_t MappedFile::read(std::size_t offset, std::span<std::byte> to) const {
   if (offset >= size_) return 0;
-  // The same file, whatever its name leads to by now.
-  const std::string own = "/proc/self/fd/" + std::to_string(descriptor_);
-  Descriptor direct(-1);
-  if (!is_cached(offset, std::min(to.size(), size_ - offset)))
-    direct.value = ::open(own.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);  // NOLINT(*-vararg)
+  const Descriptor file(open_again());
+  if (file.value < 0) {
+    const std::size_t count = std::min(to.size(), size_ - offset);
+    std::copy_n(data_ + offset, count, to.data());
+    return count;
+  }
   std::size_t done = 0;
   while (done < to.size()) {
-    const int file = direct.value >= 0 ? direct.value : descriptor_;
     const auto got =
-        ::pread(file, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+        ::pread(file.value, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && file != descriptor_) {  // not every file system can
-      ::close(std::exchange(direct.value, -1));
-      continue;
-    }
     if (got < 0) raise_system("read", path_, errno);
     if (got == 0) break;
     done += static_cast<std::size_t>(got);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -26,18 +27,19 @@ class MappedFile {
   // used.
   void release() const;
 
-  // Offsets, sizes and addresses of read() are multiples of this.
-  static constexpr std::size_t kReadUnit = 4096;
   // Copies the bytes from `offset` on, as many as fit `to`, fewer at the end of the file, and says
-  // how many: past the system's page cache where that does not hold most of them, since fresh pages
-  // cost more than reading. Error(environment) MOXIE-E001.
+  // how many. A file that has become shorter ends earlier, where bytes() would end the process.
+  // Error(environment) MOXIE-E001.
   std::size_t read(std::size_t offset, std::span<std::byte> to) const;
+  // Asks the system to bring in these bytes; returns at once.
+  void read_ahead(std::size_t offset, std::size_t bytes) const;
 
  private:
-  [[nodiscard]] bool is_cached(std::size_t offset, std::size_t bytes) const;
+  [[nodiscard]] int open_again() const;
 
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  std::uint64_t device_ = 0;
+  std::uint64_t inode_ = 0;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };

@@ -12,8 +12,10 @@
 #include <exception>
 #include <mutex>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
+#include "base/errors.hpp"
 #include "base/parallel_region.hpp"
 
 namespace moxie {
@@ -70,13 +72,18 @@ void parallel_for(std::uint64_t count, const std::function<void(std::uint64_t)>&
 void run_beside(const std::function<void()>& beside, const std::function<void()>& body) {
   std::exception_ptr of_body;
   std::exception_ptr of_beside;
-  std::thread thread([&] {
-    try {
-      beside();
-    } catch (...) {
-      of_beside = std::current_exception();
-    }
-  });
+  std::thread thread;
+  try {
+    thread = std::thread([&] {
+      try {
+        beside();
+      } catch (...) {
+        of_beside = std::current_exception();
+      }
+    });
+  } catch (const std::system_error& error) {
+    raise_system("start a thread", {}, error.code().value());
+  }
   try {
     body();
   } catch (...) {

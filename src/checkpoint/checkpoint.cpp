@@ -337,6 +337,10 @@ std::span<const std::byte> Checkpoint::bytes(const TensorInfo& tensor) const {
 
 void Checkpoint::release(std::uint32_t file) const { state_->maps[file].release(); }
 
+void Checkpoint::read_ahead(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes) const {
+  state_->maps[file].read_ahead(offset, bytes);
+}
+
 void Checkpoint::read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> to) const {
   const CheckpointFile& read = state_->files[file];
   const std::uint64_t due = offset < read.bytes ? std::min(to.size(), read.bytes - offset) : 0;

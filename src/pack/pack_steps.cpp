@@ -36,12 +36,18 @@ class StepList {
   }
 
  private:
-  void add(Piece piece, const std::vector<SourceRange>& sources) {
-    std::uint64_t touched = 0;
-    for (const SourceRange& source : sources) touched += source.bytes;
+  // Whether a piece is made from what the piece before it is made from.
+  enum class Sources : std::uint8_t { own, same };
+
+  // A step holds the sources of all of its pieces, each once.
+  void add(Piece piece, const std::vector<SourceRange>& sources, Sources kind = Sources::own) {
+    std::uint64_t bytes = 0;
+    for (const SourceRange& source : sources) bytes += source.bytes;
+    const bool shares = kind == Sources::same && !steps_.back().pieces.empty();
     const bool full = used_ + piece.bytes > limits_.buffer_bytes ||
-                      steps_.back().source_bytes + touched > limits_.source_bytes;
-    if (full && !steps_.back().pieces.empty()) {
+                      (!shares && steps_.back().source_bytes + bytes > limits_.source_bytes);
+    const bool begins = full && !steps_.back().pieces.empty();
+    if (begins) {
       steps_.emplace_back();
       used_ = 0;
     }
@@ -49,8 +55,9 @@ class StepList {
     piece.offset = used_;
     used_ += piece.bytes;
     step.pieces.push_back(piece);
+    if (shares && !begins) return;
     step.sources.insert(step.sources.end(), sources.begin(), sources.end());
-    step.source_bytes += touched;
+    step.source_bytes += bytes;
   }
 
   // Ranks of one expert-parallel group stand together and hold the same experts.
@@ -59,11 +66,11 @@ class StepList {
       const unsigned group = file_.plan.ranks[ranks_[begin]].ep_rank;
       while (end < ranks_.size() && file_.plan.ranks[ranks_[end]].ep_rank == group) ++end;
       for (const std::uint64_t expert : file_.experts_of(ranks_[begin]).ids()) {
-        std::vector<SourceRange> sources =
+        const std::vector<SourceRange> sources =
             sources_of(expert, std::span(ranks_).subspan(begin, end - begin));
         for (std::size_t i = begin; i < end; ++i) {
-          add({.expert = expert, .rank = ranks_[i], .bytes = file_.plan.layout.stride},
-              std::exchange(sources, {}));
+          add({.expert = expert, .rank = ranks_[i], .bytes = file_.plan.layout.stride}, sources,
+              i == begin ? Sources::own : Sources::same);
         }
       }
     }
@@ -119,11 +126,11 @@ class StepList {
          rows_in(limits_.buffer_bytes, row_bytes * tp_ranks_.size())});
     for (std::uint64_t row = 0; row < whole.rows; row += each) {
       const std::uint64_t count = std::min(each, whole.rows - row);
-      std::vector<SourceRange> sources{
+      const std::vector<SourceRange> sources{
           {tensor.source, row * whole.row_bytes, count * whole.row_bytes}};
       for (const unsigned tp_rank : tp_ranks_) {
         add({.tensor = &tensor, .rank = tp_rank, .first_row = row, .bytes = count * row_bytes},
-            std::exchange(sources, {}));
+            sources, tp_rank == *tp_ranks_.begin() ? Sources::own : Sources::same);
       }
     }
   }

@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranges that lie close together are read as one.
+// Ranges that touch are read as one.
 #include "pack/source_window.hpp"
 
 #include <algorithm>
 #include <tuple>
 
-#include "base/checked.hpp"
-#include "base/mapped_file.hpp"
-
 namespace moxie {
 
 namespace {
 
-constexpr std::uint64_t kReadUnit = MappedFile::kReadUnit;
-// Reading so much for nothing takes less time than another request.
-constexpr std::uint64_t kGap = std::uint64_t{64} << 10;
-// Of one request: a disk splits it and works on the pieces at once.
 constexpr std::uint64_t kRequest = std::uint64_t{8} << 20;
 
 }  // namespace
@@ -25,15 +18,13 @@ std::vector<SourceWindow::Run> SourceWindow::runs_of(std::span<const SourceRange
   for (const SourceRange& range : ranges) {
     if (range.bytes == 0) continue;
     const std::uint64_t begin = range.tensor->offset + range.offset;
-    all.push_back({.file = range.tensor->file,
-                   .begin = begin / kReadUnit * kReadUnit,
-                   .end = round_up(begin + range.bytes, kReadUnit)});
+    all.push_back({.file = range.tensor->file, .begin = begin, .end = begin + range.bytes});
   }
   std::ranges::sort(all, {}, [](const Run& run) { return std::tuple(run.file, run.begin); });
   std::vector<Run> runs;
   for (const Run& run : all) {
     const bool joins =
-        !runs.empty() && runs.back().file == run.file && run.begin <= runs.back().end + kGap;
+        !runs.empty() && runs.back().file == run.file && run.begin <= runs.back().end;
     if (joins)
       runs.back().end = std::max(runs.back().end, run.end);
     else
@@ -55,6 +46,9 @@ void SourceWindow::fill(const Checkpoint& checkpoint, std::span<const SourceRang
     memory_ = WritableMemory();  // before the larger one is there
     memory_ = WritableMemory(bytes);
   }
+  // All of it is asked for at once: a disk that also writes is kept busy, however little the system
+  // reads ahead by itself.
+  for (const Run& run : runs_) checkpoint.read_ahead(run.file, run.begin, run.end - run.begin);
   for (const Run& run : runs_) {
     for (std::uint64_t begin = run.begin; begin < run.end; begin += kRequest) {
       const std::uint64_t size = std::min(kRequest, run.end - begin);

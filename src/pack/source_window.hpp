@@ -24,7 +24,7 @@ class SourceWindow {
                                       std::uint64_t bytes) const;
 
  private:
-  // Neighbouring bytes of a file, whole units of reading.
+  // Neighbouring bytes of a file.
   struct Run {
     std::uint32_t file = 0;
     std::uint64_t begin = 0;

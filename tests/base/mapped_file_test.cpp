@@ -7,10 +7,12 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "support/page_cache.hpp"
 #include "support/refusal.hpp"
@@ -54,10 +56,9 @@ TEST(MappedFile, MovesItsMapping) {
   EXPECT_EQ(text_of(second), "first");
 }
 
-// What the page cache holds is copied from it, the rest is read past it, with the same bytes.
-TEST(MappedFile, ReadsWholeUnitsFromAnyOfThemAndLessAtItsEnd) {
+TEST(MappedFile, ReadsFromAnywhereAndLessAtItsEnd) {
   const test::TempFolder folder;
-  constexpr std::size_t kUnit = MappedFile::kReadUnit;
+  constexpr std::size_t kUnit = std::size_t{4096};
   std::string text;
   for (std::size_t i = 0; i < 5 * kUnit + 77; ++i) text += static_cast<char>('a' + i / 7 % 26);
   const MappedFile file(folder.write("a", text));
@@ -74,9 +75,26 @@ TEST(MappedFile, ReadsWholeUnitsFromAnyOfThemAndLessAtItsEnd) {
   }
 }
 
+// A model has hundreds of shards, a packed set thousands of files.
+TEST(MappedFile, KeepsNoDescriptor) {
+  const test::TempFolder folder;
+  const auto path = folder.write("a", "x");
+  const auto open_files = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  const auto before = open_files();
+  const std::vector<MappedFile> files = [&] {
+    std::vector<MappedFile> made;
+    for (int i = 0; i < 20; ++i) made.emplace_back(path);
+    return made;
+  }();
+  EXPECT_EQ(open_files(), before);
+}
+
 TEST(MappedFile, ReadsTheFileThatItMappedWhateverLiesUnderItsNameNow) {
   const test::TempFolder folder;
-  const std::string text(MappedFile::kReadUnit, 'x');
+  const std::string text(std::size_t{4096}, 'x');
   const MappedFile file(folder.write("a", text));
   std::filesystem::remove(folder.path() / "a");
   folder.write("a", std::string(text.size(), 'y'));

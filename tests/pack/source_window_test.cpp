@@ -141,6 +141,34 @@ TEST(ReadAhead, EndsWithWhatEitherSideThrows) {
             "next");
 }
 
+// However small the buffer is, what a piece is made from is read in its own step.
+TEST(PackSteps, HoldTheSourcesOfAllTheirPieces) {
+  const TinyModel model(BlockFormat::nvfp4, 768, 512);
+  const ShardPlan plan = test::plan_of(*model, 3);
+  const PackedFile file{.name = "layer", .layer = &model.layer(), .plan = plan, .tensors = {}};
+  const std::uint64_t stride = plan.layout.stride;
+  for (const std::uint64_t buffer : {stride, 2 * stride, 3 * stride, 4 * stride, 100 * stride}) {
+    for (const std::uint64_t source : {std::uint64_t{1}, 3 * stride, 100 * stride}) {
+      const std::vector<Step> steps =
+          steps_of(file, {0, 1, 2}, {.buffer_bytes = buffer, .source_bytes = source});
+      std::size_t pieces = 0;
+      for (const Step& step : steps) {
+        SourceWindow window;
+        window.fill(model->checkpoint, step.sources);
+        pieces += step.pieces.size();
+        for (const Piece& piece : step.pieces) {
+          const ExpertTensors& expert = model.layer().experts[piece.expert];
+          for (const Projection* projection : {&expert.gate, &expert.up, &expert.down}) {
+            for (const RowsView* view : {&projection->codes, &projection->block_scales})
+              EXPECT_NE(window.find(*view->tensor, 0, view->tensor->bytes), nullptr);
+          }
+        }
+      }
+      EXPECT_EQ(pieces, 3 * model.layer().experts.size());
+    }
+  }
+}
+
 TEST(PackSteps, ReadOfAnExpertOnlyTheRowsOfTheRanksThatArePacked) {
   const TinyModel model(BlockFormat::mxfp4, 768, 512);
   const ShardPlan plan = test::plan_of(*model, 3);
