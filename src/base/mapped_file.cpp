@@ -93,7 +93,7 @@ void MappedFile::read_ahead(std::size_t offset, std::size_t bytes) const {
 // A descriptor of the file that is mapped; -1 where its name leads to another by now. None is kept:
 // a packed set has thousands of files.
 int MappedFile::open_again() const {
-  Descriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));  // NOLINT(*-vararg)
+  Descriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // NOLINT(*-vararg)
   struct stat status{};
   const bool same = file.value >= 0 && ::fstat(file.value, &status) == 0 &&
                     status.st_dev == device_ && status.st_ino == inode_;
