@@ -34,15 +34,12 @@ std::uint64_t offset_of(const PackedLayout& layout, Segment segment) {
 
 void check_bias_values(unsigned rank, std::uint64_t expert, const PackedSegment& segment,
                        std::span<const std::byte> biases) {
-  for (std::size_t at = 0; at < biases.size(); at += sizeof(float)) {
-    float value = 0;
-    std::memcpy(&value, biases.data() + at, sizeof value);
-    if (std::isfinite(value)) continue;
-    refuse(rank, expert,
-           std::string(name_of(segment.segment)) + " is no finite number at row " +
-               std::to_string(at / sizeof value),
-           "a finite number", std::to_string(value));
-  }
+  const std::size_t bad = first_bad_bias(biases);
+  if (bad == biases.size() / sizeof(float)) return;
+  refuse(
+      rank, expert,
+      std::string(name_of(segment.segment)) + " is no finite number at row " + std::to_string(bad),
+      "a finite number", std::to_string(bias_at(biases, bad)));
 }
 
 }  // namespace

@@ -45,10 +45,8 @@ std::uint64_t band_rows(LayoutKind kind, const PackedSegment& segment) {
 }
 
 void arrange_rows(LayoutKind kind, const PackedSegment& segment, std::span<std::byte> rows) {
-  if (!has_bands(kind, segment)) return;
-  for_bands(segment, rows, [&](const std::byte* from, std::byte* to) {
-    to_band(segment, from, segment.row_bytes, to);
-  });
+  // In place: a band is copied before it is written.
+  if (has_bands(kind, segment)) place_rows(kind, segment, rows.data(), segment.row_bytes, rows);
 }
 
 void restore_rows(LayoutKind kind, const PackedSegment& segment, std::span<std::byte> rows) {

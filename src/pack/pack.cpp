@@ -89,7 +89,7 @@ class ExpertPacker {
     const bool complete = cut.rows == rows && cut.row_bytes == segment.row_bytes;
     if (!complete) fill_zero(out);
     if (cut.row_bytes == 0 || cut.rows == 0) return;
-    const StoredRange range = stored_range(view, cut.first_row, cut.rows);
+    const TensorRange range = stored_range(view, cut.first_row, cut.rows);
     const std::byte* stored = source_.find(*view.tensor, range.offset, range.bytes);
     if (complete && view.packing == RowPacking::plain) {
       // Every byte is written once, where it stays.

@@ -43,7 +43,7 @@ class StepList {
   void add(Piece piece, const std::vector<SourceRange>& sources, Sources kind = Sources::own) {
     std::uint64_t bytes = 0;
     for (const SourceRange& source : sources) bytes += source.bytes;
-    const bool shares = kind == Sources::same && !steps_.back().pieces.empty();
+    const bool shares = kind == Sources::same;
     const bool full = used_ + piece.bytes > limits_.buffer_bytes ||
                       (!shares && steps_.back().source_bytes + bytes > limits_.source_bytes);
     const bool begins = full && !steps_.back().pieces.empty();
@@ -94,7 +94,7 @@ class StepList {
         end = std::max(end, cut.first_row + cut.rows);
       }
       if (begin >= end) continue;
-      const StoredRange range = stored_range(view, begin, end - begin);
+      const TensorRange range = stored_range(view, begin, end - begin);
       sources.push_back({view.tensor, range.offset, range.bytes});
     }
     return sources;

@@ -82,19 +82,29 @@ Place place_of(const Checkpoint& checkpoint, const LayerExperts& layer, std::uin
           .expert = expert};
 }
 
+std::size_t first_bad_bias(std::span<const std::byte> biases) {
+  const std::size_t count = biases.size() / sizeof(float);
+  std::size_t at = 0;
+  while (at < count && std::isfinite(bias_at(biases, at))) ++at;
+  return at;
+}
+
+float bias_at(std::span<const std::byte> biases, std::size_t at) {
+  float value = 0;
+  std::memcpy(&value, biases.data() + at * sizeof value, sizeof value);
+  return value;
+}
+
 void check_biases(std::span<const std::byte> biases, std::uint64_t first_row, const Place& where) {
-  for (std::size_t at = 0; at < biases.size(); at += sizeof(float)) {
-    float value = 0;
-    std::memcpy(&value, biases.data() + at, sizeof value);
-    if (std::isfinite(value)) continue;
-    throw Error(ErrorCode::input, {.code = "MOXIE-K010",
-                                   .message = "bias is no finite number at row " +
-                                              std::to_string(first_row + at / sizeof value),
-                                   .where = where,
-                                   .expected = "a finite number",
-                                   .got = std::to_string(value),
-                                   .hint = "the checkpoint is corrupt; download the file again"});
-  }
+  const std::size_t bad = first_bad_bias(biases);
+  if (bad == biases.size() / sizeof(float)) return;
+  throw Error(ErrorCode::input,
+              {.code = "MOXIE-K010",
+               .message = "bias is no finite number at row " + std::to_string(first_row + bad),
+               .where = where,
+               .expected = "a finite number",
+               .got = std::to_string(bias_at(biases, bad)),
+               .hint = "the checkpoint is corrupt; download the file again"});
 }
 
 float read_global(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,

@@ -38,6 +38,11 @@ float read_global(const Checkpoint& checkpoint, const LayerExperts& layer, std::
 float read_scalar_of(const Checkpoint& checkpoint, const LayerExperts& layer, std::uint64_t expert,
                      const ScalarRef& scalar);
 
+// Biases are f32, one after another. Number of the first that is not finite; how many there are
+// when there is none.
+std::size_t first_bad_bias(std::span<const std::byte> biases);
+float bias_at(std::span<const std::byte> biases, std::size_t at);
+
 // Throws Error(input) MOXIE-K010 for a bias that is no finite number. `biases` are f32, one after
 // another, the first of row `first_row`.
 void check_biases(std::span<const std::byte> biases, std::uint64_t first_row, const Place& where);

@@ -8,6 +8,7 @@
 #include "base/checked.hpp"
 #include "moxie/model.hpp"
 #include "moxie/plan.hpp"
+#include "pack/tensor_part.hpp"
 
 namespace moxie {
 
@@ -40,11 +41,7 @@ inline const RowsView& rows_of(const ExpertTensors& expert, SegmentSource source
 
 // Where rows [first, first + rows) of a view are stored, from the tensor's begin. Rows of two views
 // may take turns, so the last one ends with the tensor.
-struct StoredRange {
-  std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;
-};
-inline StoredRange stored_range(const RowsView& view, std::uint64_t first, std::uint64_t rows) {
+inline TensorRange stored_range(const RowsView& view, std::uint64_t first, std::uint64_t rows) {
   const std::uint64_t offset = view.offset + first * view.row_stride;
   MOXIE_CHECK(offset <= view.tensor->bytes, "stored rows lie inside their tensor");
   return {offset, std::min(rows * view.row_stride, view.tensor->bytes - offset)};

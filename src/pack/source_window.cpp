@@ -9,6 +9,7 @@ namespace moxie {
 
 namespace {
 
+// Of one read: what the system copies while it reads the rest.
 constexpr std::uint64_t kRequest = std::uint64_t{8} << 20;
 
 }  // namespace

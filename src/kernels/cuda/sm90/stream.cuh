@@ -143,8 +143,7 @@ __device__ __forceinline__ void put_head(const Head& head, Segment& to) {
 }
 
 // Publishes the segments of the block's chunks, one after another, until there are none. By one
-// warp; TStages knows the units of an item. What an item has is
-// left out.
+// warp; TStages knows the units of an item. What an item has is left out.
 template <class TStages, class TSync, class Publish>
 __device__ __forceinline__ void each_segment(const Call& call, TSync sync, const Queue& queue,
                                              const Publish& publish) {
