@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decode kernel of the CPU in steps: what each of them adds to the cycles of one tile of 16
-// rows and 32 columns. Weights lie in the second-level cache, one thread, one row of activations.
+// rows and 32 columns. Weights lie in the second-level cache, one thread.
 //
 //   load    the four lines of a tile
 //   decode  and their codes to bf16 pairs (four shifts and permutes a line), or to octets (two)
 //   dot     and 16 products of pairs, or 8 of octets, in one chain
 //   chains  the same in two chains: the latency of a dot is six cycles, a tile has time for 35
-//   kernel  and the scales: what cpu.avx512.experts runs
+//   rows    and the scales: what cpu.avx512.experts runs, for one row of activations or more
 #include <cstdio>
 #include <random>
 #include <string_view>
@@ -35,6 +35,7 @@ using avx512::Simd;
 using tiles::Band;
 using tiles::Bf16Record;
 using tiles::Int8Record;
+using tiles::Int8x2Record;
 
 constexpr std::uint64_t kColumns = 4096;
 constexpr std::uint64_t kTiles = kColumns / kTileColumns;
@@ -44,6 +45,9 @@ constexpr std::uint64_t kScaleBytes = kTiles * kBandRows;
 
 enum class Step { load, decode, dot, chains };
 
+std::vector<std::uint8_t> codes;
+std::vector<std::uint8_t> scales;
+
 // Keeps a register's value from being dropped.
 void keep(__m512i x) { asm volatile("" ::"v"(x)); }
 
@@ -52,7 +56,7 @@ void bf16_band(const Band& band, const Bf16Record* x) {
   __m512 sums[2] = {Simd::zeros(), Simd::zeros()};
   for (std::uint64_t tile = 0; tile < kTiles; ++tile) {
     for (std::uint64_t i = 0; i < 4; ++i) {
-      const auto line = Simd::line(band.codes + tile * kTileBytes + 64 * i);
+      const auto line = Simd::line(band.at.codes + tile * kTileBytes + 64 * i);
       if constexpr (kStep == Step::load) {
         keep(line);
       } else {
@@ -76,7 +80,7 @@ void int8_band(const Band& band, const Int8Record* x) {
   __m512i sums[2] = {Simd::start(0), Simd::start(0)};
   for (std::uint64_t tile = 0; tile < kTiles; ++tile) {
     for (std::uint64_t i = 0; i < 4; ++i) {
-      const auto line = Simd::line(band.codes + tile * kTileBytes + 64 * i);
+      const auto line = Simd::line(band.at.codes + tile * kTileBytes + 64 * i);
       if constexpr (kStep == Step::load) {
         keep(line);
       } else {
@@ -94,15 +98,23 @@ void int8_band(const Band& band, const Int8Record* x) {
   keep(Simd::add(sums[0], sums[1]));
 }
 
-template <class Products, class Record>
-void kernel_band(const Band& band, const Record* x) {
-  float sums[1][kBandRows];
-  Products::multiply(band, &x, 1, sums);
-  keep(_mm512_loadu_si512(sums[0]));
+// Two bands at once, so every second call does nothing. Rows lie as in the kernels' workspace.
+template <class Products, std::uint64_t kRows>
+void kernel_bands(const Band& band, const typename Products::Record* x) {
+  if ((band.at.codes - codes.data()) / kCodeBytes % 2 != 0) return;
+  alignas(64) tiles::Sums sums[2];
+  const typename Products::Record* rows[kRows];
+  for (std::uint64_t r = 0; r < kRows; ++r) rows[r] = x + r * tiles::records_of(kTiles);
+  const std::uint64_t scale_bytes = kTiles * Products::Scales::kBytes;
+  const std::uint64_t index = (band.at.codes - codes.data()) / kCodeBytes;
+  Products::multiply({.at = {band.at.codes, scales.data() + index * scale_bytes},
+                      .columns = kColumns,
+                      .ahead = tiles::tiles_ahead(),
+                      .code_bytes = kCodeBytes,
+                      .scale_bytes = scale_bytes},
+                     rows, kRows, sums);
+  asm volatile("" ::"r"(sums) : "memory");
 }
-
-std::vector<std::uint8_t> codes;
-std::vector<std::uint8_t> scales;
 
 // Nanoseconds a tile, the best of many passes.
 template <class Record>
@@ -112,7 +124,9 @@ double ns_of(void (*run)(const Band&, const Record*), const Record* x) {
   for (int pass = 0; pass < kPasses; ++pass) {
     const std::uint64_t begin = now_ns();
     for (std::uint64_t b = 0; b < kBands; ++b)
-      run({codes.data() + b * kCodeBytes, scales.data() + b * kScaleBytes, kColumns}, x);
+      run({.at = {codes.data() + b * kCodeBytes, scales.data() + b * kScaleBytes},
+           .columns = kColumns},
+          x);
     best = std::min(best, now_ns() - begin);
   }
   return static_cast<double>(best) / static_cast<double>(kBands * kTiles);
@@ -140,31 +154,52 @@ void print(std::string_view name, void (*run)(const Band&, const Record*), const
               static_cast<double>(kTileBytes + kBandRows) / ns);
 }
 
+// The kernel for so many rows.
+template <class Products>
+void print_rows(std::string_view name, const std::vector<typename Products::Record>& x,
+                double clock) {
+  using Record = typename Products::Record;
+  std::printf("%s\n", std::string(name).c_str());
+  print<Record>("   1 row", kernel_bands<Products, 1>, x.data(), clock);
+  print<Record>("   2 rows", kernel_bands<Products, 2>, x.data(), clock);
+  print<Record>("   3 rows", kernel_bands<Products, 3>, x.data(), clock);
+  print<Record>("   4 rows", kernel_bands<Products, 4>, x.data(), clock);
+  print<Record>("   5 rows", kernel_bands<Products, 5>, x.data(), clock);
+  print<Record>("   8 rows", kernel_bands<Products, 8>, x.data(), clock);
+  print<Record>("  12 rows", kernel_bands<Products, 12>, x.data(), clock);
+  print<Record>("  16 rows", kernel_bands<Products, 16>, x.data(), clock);
+}
+
 int run_steps() {
   std::mt19937 random(1);
   codes.resize(kBands * kCodeBytes);
   scales.assign(kBands * kScaleBytes, 120);
   for (std::uint8_t& byte : codes) byte = static_cast<std::uint8_t>(random());
-  std::vector<Bf16Record> bf16(kTiles);
-  std::vector<Int8Record> int8(kTiles);
+  constexpr std::uint64_t kRecords = 16 * tiles::records_of(kTiles);
+  std::vector<Bf16Record> bf16(kRecords);
+  std::vector<Int8Record> int8(kRecords);
+  std::vector<Int8x2Record> int8x2(kRecords);
   for (Bf16Record& record : bf16) std::fill_n(record.values, kTileColumns, 0x3F80);
   for (Int8Record& record : int8) record.mul = 1.0F;
+  for (Int8x2Record& record : int8x2) record.mul = 1.0F;
   const double clock = cycles_per_ns();
   std::printf("%.2f GHz\n", clock);
   print<Bf16Record>("bf16 load", bf16_band<Step::load>, bf16.data(), clock);
   print<Bf16Record>("bf16 decode", bf16_band<Step::decode>, bf16.data(), clock);
   print<Bf16Record>("bf16 dot", bf16_band<Step::dot>, bf16.data(), clock);
   print<Bf16Record>("bf16 chains", bf16_band<Step::chains>, bf16.data(), clock);
-  using Bf16Mx = tiles::ProductsBf16<Simd, BlockFormat::mxfp4>;
-  using Bf16Nv = tiles::ProductsBf16<Simd, BlockFormat::nvfp4>;
-  print<Bf16Record>("bf16 kernel", kernel_band<Bf16Mx, Bf16Record>, bf16.data(), clock);
-  scales.assign(2 * kBands * kScaleBytes, 0x38);
-  print<Bf16Record>("bf16 nvfp4", kernel_band<Bf16Nv, Bf16Record>, bf16.data(), clock);
   print<Int8Record>("int8 decode", int8_band<Step::decode>, int8.data(), clock);
   print<Int8Record>("int8 dot", int8_band<Step::dot>, int8.data(), clock);
   print<Int8Record>("int8 chains", int8_band<Step::chains>, int8.data(), clock);
-  using Int8Mx = tiles::ProductsInt8<Simd, BlockFormat::mxfp4, tiles::OnePlane>;
-  print<Int8Record>("int8 kernel", kernel_band<Int8Mx, Int8Record>, int8.data(), clock);
+  using tiles::OnePlane;
+  using tiles::TwoPlanes;
+  print_rows<tiles::ProductsBf16<Simd, BlockFormat::mxfp4>>("bf16, mxfp4", bf16, clock);
+  print_rows<tiles::ProductsInt8<Simd, BlockFormat::mxfp4, OnePlane>>("int8, mxfp4", int8, clock);
+  print_rows<tiles::ProductsInt8<Simd, BlockFormat::mxfp4, TwoPlanes>>("int8x2, mxfp4", int8x2,
+                                                                       clock);
+  scales.assign(2 * kBands * kScaleBytes, 0x38);
+  print_rows<tiles::ProductsBf16<Simd, BlockFormat::nvfp4>>("bf16, nvfp4", bf16, clock);
+  print_rows<tiles::ProductsInt8<Simd, BlockFormat::nvfp4, OnePlane>>("int8, nvfp4", int8, clock);
   return 0;
 }
 

@@ -32,10 +32,14 @@ void run(const BandProduct& product) {
     for (std::uint64_t tile = 0; tile < product.columns / kTileColumns; ++tile)
       Quantise::record(product.x + row * product.columns + tile * kTileColumns, records[row][tile]);
   }
-  alignas(64) float sums[cpu::tiles::kMostRows][kBandRows];
-  Products::multiply({product.codes, product.scales, product.columns}, x, product.rows, sums);
+  alignas(64) cpu::tiles::Sums sums[2];
+  Products::multiply({.at = {.codes = product.codes, .scales = product.scales},
+                      .columns = product.columns,
+                      .code_bytes = 0,  // the same band twice
+                      .scale_bytes = 0},
+                     x, product.rows, sums);
   for (std::uint64_t i = 0; i < product.rows * kBandRows; ++i)
-    product.sums[i] = sums[i / kBandRows][i % kBandRows] * Products::kUnit;
+    product.sums[i] = sums[i % 2][i / kBandRows][i % kBandRows] * Products::kUnit;
 }
 
 template <BlockFormat kFormat>

@@ -1,45 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the products of one band have in common. Included inside a target region.
+// What the products of bands have in common. Included inside a target region.
 #pragma once
 
 #include "kernels/cpu/tiles/included.hpp"
 
 namespace moxie::cpu::tiles {
 
+// Where codes and scales are read from; null: nobody knows.
+struct Stream {
+  const std::uint8_t* codes = nullptr;
+  const std::uint8_t* scales = nullptr;
+};
+
 // 16 rows of a weight matrix in the order of formats/band_order.hpp.
 struct Band {
-  const std::uint8_t* codes;
-  const std::uint8_t* scales;
-  std::uint64_t columns;  // multiple of 32
-  // What is read next, where that is not what lies behind; null: nobody knows, or it does.
-  const std::uint8_t* next_codes;
-  const std::uint8_t* next_scales;
+  Stream at;
+  std::uint64_t columns = 0;  // multiple of 32
+  std::uint64_t ahead = 0;    // tiles are asked for so many of them before they are read
+  Stream next = {};           // what is read next, where that is not what lies behind
+};
+
+// Two neighbouring bands.
+struct BandPair {
+  Stream at;
+  std::uint64_t columns = 0;
+  std::uint64_t ahead = 0;
+  std::uint64_t code_bytes = 0;  // of a band
+  std::uint64_t scale_bytes = 0;
+  Stream next = {};  // what is read after both, where that is not what lies behind
+
+  [[nodiscard]] Stream behind(const Stream& from, std::uint64_t bands) const {
+    return {.codes = from.codes + bands * code_bytes, .scales = from.scales + bands * scale_bytes};
+  }
+  // As they are read one after the other.
+  [[nodiscard]] Band first() const { return {.at = at, .columns = columns, .ahead = ahead}; }
+  [[nodiscard]] Band second() const {
+    return {.at = behind(at, 1), .columns = columns, .ahead = ahead, .next = next};
+  }
+  // One of them as they are read at once, followed by the same one of the next two.
+  [[nodiscard]] Band beside(std::uint64_t band) const {
+    const Stream after = next.codes == nullptr ? behind(at, 2) : next;
+    return {
+        .at = behind(at, band), .columns = columns, .ahead = ahead, .next = behind(after, band)};
+  }
 };
 
 // Rows of activations that share a decoded tile.
 inline constexpr std::uint64_t kMostRows = 32;
-// Tiles are asked for so many of them before they are read, into the second-level cache: the
-// first-level one has too few misses under way for the whole distance.
-inline constexpr std::uint64_t kTilesAhead = 14;
+using Sums = float[kMostRows][kBandRows];  // of a band's rows
 
-// Asks for what the tiles ahead hold, in this stream and at its end in the next one.
+// Asks for what the tiles ahead hold, in this stream and at its end in the next one, into the
+// second-level cache: the first-level one has too few misses under way for the whole distance.
 template <class Simd, std::uint64_t kTileScaleBytes>
 class Ahead {
  public:
   explicit Ahead(const Band& band)
-      : codes_(band.codes + kTilesAhead * kTileBytes),
-        scales_(band.scales + kTilesAhead * kTileScaleBytes),
-        next_codes_(band.next_codes),
-        next_scales_(band.next_scales),
+      : codes_(band.at.codes + band.ahead * kTileBytes),
+        scales_(band.at.scales + band.ahead * kTileScaleBytes),
+        next_(band.next),
+        distance_(band.ahead),
         left_(band.columns / kTileColumns) {}
 
   // Once for every tile.
   [[gnu::always_inline]] void ask() {
-    if (next_codes_ != nullptr && left_ <= kTilesAhead) {
-      ask_for(next_codes_);
-      __builtin_prefetch(next_scales_, 0, 2);
-      next_codes_ += kTileBytes;
-      next_scales_ += kTileScaleBytes;
+    if (next_.codes != nullptr && left_ <= distance_) {
+      ask_for(next_.codes);
+      __builtin_prefetch(next_.scales, 0, 2);
+      next_.codes += kTileBytes;
+      next_.scales += kTileScaleBytes;
     } else {
       ask_for(codes_);
       codes_ += kTileBytes;
@@ -57,8 +85,8 @@ class Ahead {
 
   const std::uint8_t* codes_;
   const std::uint8_t* scales_;
-  const std::uint8_t* next_codes_;
-  const std::uint8_t* next_scales_;
+  Stream next_;
+  std::uint64_t distance_;
   std::uint64_t left_;
 };
 
@@ -72,6 +100,18 @@ struct TileScales {
 
   typename Simd::Floats of_half[kMx ? 1 : kHalves];
 
+  // A tile's products from its first half, and from both added to a row's sum.
+  [[gnu::always_inline]] typename Simd::Floats first(typename Simd::Floats half) const {
+    if constexpr (kMx) return half;
+    return Simd::multiply(half, of_half[0]);
+  }
+  [[gnu::always_inline]] typename Simd::Floats added(typename Simd::Floats sum,
+                                                     typename Simd::Floats first,
+                                                     typename Simd::Floats second) const {
+    if constexpr (kMx) return Simd::multiply_add(Simd::add(first, second), of_half[0], sum);
+    return Simd::add(sum, Simd::multiply_add(second, of_half[kHalves - 1], first));
+  }
+
   static TileScales read(const std::uint8_t* at) {
     TileScales scales;
     if constexpr (kMx) {
@@ -84,17 +124,22 @@ struct TileScales {
   }
 };
 
+// Calls body for the rows behind `row`, at most kMost.
+template <int kMost, class Body>
+[[gnu::always_inline]] inline void for_rest(std::uint64_t rows, std::uint64_t row,
+                                            const Body& body) {
+  if constexpr (kMost > 0) {
+    if (rows - row == kMost) return body.template operator()<kMost>(row);
+    for_rest<kMost - 1>(rows, row, body);
+  }
+}
+
 // Calls body.template operator()<n>(first) for groups of at most kMost rows until all are done.
 template <int kMost, class Body>
 [[gnu::always_inline]] inline void for_groups(std::uint64_t rows, const Body& body) {
-  static_assert(kMost == 2 || kMost == 4);
   std::uint64_t row = 0;
   for (; row + kMost <= rows; row += kMost) body.template operator()<kMost>(row);
-  if constexpr (kMost == 4) {
-    if (rows - row == 3) return body.template operator()<3>(row);
-    if (rows - row == 2) return body.template operator()<2>(row);
-  }
-  if (rows - row == 1) body.template operator()<1>(row);
+  for_rest<kMost - 1>(rows, row, body);
 }
 
 }  // namespace moxie::cpu::tiles

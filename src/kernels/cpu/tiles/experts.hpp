@@ -42,18 +42,11 @@ class ExpertsCall {
   }
 
  private:
-  using Sums = float[kMostRows][kBandRows];
   static constexpr std::uint64_t kBandsOfTile = kTileColumns / kBandRows;
   // Tiles of gate and then of up that are one stream each; their sums wait on the stack.
   static constexpr std::uint64_t kMostTiles = 8;
   // Tiles of hidden in one item of what is done token by token.
   static constexpr std::uint64_t kChunkTiles = 32;
-
-  // Where codes and scales are read from; null: nobody knows.
-  struct Stream {
-    const std::uint8_t* codes;
-    const std::uint8_t* scales;
-  };
 
   // One matrix of an expert.
   struct Matrix {
@@ -63,21 +56,25 @@ class ExpertsCall {
     float dequant_mul;
     const std::byte* bias;  // f32, one a row; null: none
 
-    [[nodiscard]] const std::uint8_t* codes_at(std::uint64_t row) const {
-      return codes + row * (columns / 2);
+    [[nodiscard]] std::uint64_t code_bytes(std::uint64_t rows) const {
+      return rows * (columns / 2);
     }
-    [[nodiscard]] const std::uint8_t* scales_at(std::uint64_t row) const {
-      return scales + row * (columns / block_spec(Products::kBlockFormat).group_elems);
+    [[nodiscard]] std::uint64_t scale_bytes(std::uint64_t rows) const {
+      return rows * (columns / block_spec(Products::kBlockFormat).group_elems);
     }
-    // The band from `row` on; `next` is the place that is read after it, where that is another.
-    [[nodiscard]] Band band(std::uint64_t row, const Stream& next = {}) const {
-      return {.codes = codes_at(row),
-              .scales = scales_at(row),
+    [[nodiscard]] Stream from(std::uint64_t row) const {
+      return {.codes = codes + code_bytes(row), .scales = scales + scale_bytes(row)};
+    }
+    // The two bands from `row` on; `next` is the place that is read after them, where that is not
+    // what lies behind.
+    [[nodiscard]] BandPair bands(std::uint64_t row, const Stream& next) const {
+      return {.at = from(row),
               .columns = columns,
-              .next_codes = next.codes,
-              .next_scales = next.scales};
+              .ahead = tiles_ahead(),
+              .code_bytes = code_bytes(kBandRows),
+              .scale_bytes = scale_bytes(kBandRows),
+              .next = next};
     }
-    [[nodiscard]] Stream from(std::uint64_t row) const { return {codes_at(row), scales_at(row)}; }
     // The finished sums of a band's rows.
     void finish(float* sums, std::uint64_t row) const {
       for (std::uint64_t lane = 0; lane < kBandRows; ++lane)
@@ -166,7 +163,7 @@ class ExpertsCall {
   // A chunk of one token.
   void quantise(std::uint64_t token, std::uint64_t begin) {
     const std::uint64_t first = token * args_.x.row_stride;
-    Record* to = work_.x + token * x_tiles_;
+    Record* to = work_.x + token * records_of(x_tiles_);
     for (std::uint64_t tile = begin; tile < chunk_end(begin); ++tile) {
       const std::uint64_t at = first + tile * kTileColumns;
       if (args_.x.dtype == DType::f32) {
@@ -194,6 +191,17 @@ class ExpertsCall {
     return matrix(expert, o.down, o.down_scale, o.down_mul, o.down_bias, args_.shape.inter);
   }
 
+  // The finished sums of a tile's bands. `next` is what is read then, where that is another place.
+  void multiply(const Matrix& matrix, std::uint64_t tile, const Stream& next,
+                const Record* const* x, std::uint64_t rows, Sums* sums) const {
+    const std::uint64_t first = tile * kTileColumns;
+    Products::multiply(matrix.bands(first, next), x, rows, sums);
+    for (std::uint64_t band = 0; band < kBandsOfTile; ++band) {
+      for (std::uint64_t r = 0; r < rows; ++r)
+        matrix.finish(sums[band][r], first + band * kBandRows);
+    }
+  }
+
   // Tiles of the intermediate axis for all rows of an expert: first their bands of gate, then those
   // of up, so that each is one stream.
   void gate_up(const Block& at, const Block& next) {
@@ -206,36 +214,30 @@ class ExpertsCall {
       after = matrix.from(next.first * kTileColumns);
     }
     const std::uint64_t first = at.first * kTileColumns;
-    const std::uint64_t columns = (at.end - at.first) * kTileColumns;
     const std::uint64_t end = work_.slots.with0[at.expert + 1];
     for (std::uint64_t row = work_.slots.with0[at.expert]; row < end; row += kMostRows) {
       const std::uint64_t rows = end - row < kMostRows ? end - row : kMostRows;
       const Record* x[kMostRows];
       for (std::uint64_t r = 0; r < rows; ++r)
-        x[r] = work_.x + work_.slots.token_of_row(row + r) * x_tiles_;
+        x[r] = work_.x + work_.slots.token_of_row(row + r) * records_of(x_tiles_);
       alignas(64) Sums gates[kMostTiles * kBandsOfTile];
-      for (std::uint64_t column = 0; column < columns; column += kBandRows) {
-        Sums& sums = gates[column / kBandRows];
+      for (std::uint64_t tile = at.first; tile < at.end; ++tile) {
+        Sums* sums = gates + (tile - at.first) * kBandsOfTile;
         if (!gated) {
-          std::memset(sums, 0, rows * sizeof sums[0]);
+          std::memset(sums, 0, kBandsOfTile * sizeof *sums);
           continue;
         }
-        const bool last = column + kBandRows == columns;
-        Products::multiply(gate.band(first + column, last ? up.from(first) : Stream{}), x, rows,
-                           sums);
-        for (std::uint64_t r = 0; r < rows; ++r) gate.finish(sums[r], first + column);
+        const Stream then = tile + 1 == at.end ? up.from(first) : Stream{};
+        multiply(gate, tile, then, x, rows, sums);
       }
       for (std::uint64_t tile = at.first; tile < at.end; ++tile) {
         alignas(64) float act[kMostRows][kTileColumns];
+        alignas(64) Sums ups[kBandsOfTile];
+        multiply(up, tile, tile + 1 == at.end ? after : Stream{}, x, rows, ups);
+        const Sums* of_tile = gates + (tile - at.first) * kBandsOfTile;
         for (std::uint64_t band = 0; band < kBandsOfTile; ++band) {
-          const std::uint64_t column = (tile - at.first) * kTileColumns + band * kBandRows;
-          const bool last = column + kBandRows == columns;
-          alignas(64) Sums ups;
-          Products::multiply(up.band(first + column, last ? after : Stream{}), x, rows, ups);
-          for (std::uint64_t r = 0; r < rows; ++r) {
-            up.finish(ups[r], first + column);
-            activate_band(gates[column / kBandRows][r], ups[r], act[r] + band * kBandRows);
-          }
+          for (std::uint64_t r = 0; r < rows; ++r)
+            activate_band(of_tile[band][r], ups[band][r], act[r] + band * kBandRows);
         }
         for (std::uint64_t r = 0; r < rows; ++r) keep_act(act[r], row + r, tile);
       }
@@ -244,7 +246,7 @@ class ExpertsCall {
 
   // A tile of a row's values between the products, as a record and where a tap shows it.
   void keep_act(const float* values, std::uint64_t row, std::uint64_t tile) {
-    Record& to = work_.act[row * act_tiles_ + tile];
+    Record& to = work_.act[row * records_of(act_tiles_) + tile];
     Quantise::record(values, to);
     if (args_.act_tap == nullptr) return;
     const std::uint64_t slot = work_.slots.slot_of_row[row];
@@ -269,19 +271,20 @@ class ExpertsCall {
     const Matrix weights = down_of(at.expert);
     const Stream after =
         next.end > 0 ? down_of(next.expert).from(next.first * kTileColumns) : Stream{};
-    const std::uint64_t last_row = at.end * kTileColumns;
     const std::uint64_t end = work_.slots.with0[at.expert + 1];
     for (std::uint64_t row = work_.slots.with0[at.expert]; row < end; row += kMostRows) {
       const std::uint64_t rows = end - row < kMostRows ? end - row : kMostRows;
       const Record* act[kMostRows];
-      for (std::uint64_t r = 0; r < rows; ++r) act[r] = work_.act + (row + r) * act_tiles_;
-      for (std::uint64_t first = at.first * kTileColumns; first < last_row; first += kBandRows) {
-        alignas(64) Sums sums;
-        const bool last = first + kBandRows == last_row;
-        Products::multiply(weights.band(first, last ? after : Stream{}), act, rows, sums);
-        for (std::uint64_t r = 0; r < rows; ++r) {
-          weights.finish(sums[r], first);
-          std::memcpy(work_.down + (row + r) * args_.shape.hidden + first, sums[r], sizeof sums[r]);
+      for (std::uint64_t r = 0; r < rows; ++r)
+        act[r] = work_.act + (row + r) * records_of(act_tiles_);
+      for (std::uint64_t tile = at.first; tile < at.end; ++tile) {
+        alignas(64) Sums sums[kBandsOfTile];
+        multiply(weights, tile, tile + 1 == at.end ? after : Stream{}, act, rows, sums);
+        for (std::uint64_t band = 0; band < kBandsOfTile; ++band) {
+          const std::uint64_t column = tile * kTileColumns + band * kBandRows;
+          for (std::uint64_t r = 0; r < rows; ++r)
+            std::memcpy(work_.down + (row + r) * args_.shape.hidden + column, sums[band][r],
+                        sizeof sums[band][r]);
         }
       }
     }

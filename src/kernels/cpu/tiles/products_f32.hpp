@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One band times rows of fp32 activations, where nothing multiplies bf16: fp32 sums of exact
+// Two bands times rows of fp32 activations, where nothing multiplies bf16: fp32 sums of exact
 // products. Included inside a target region.
 //
 // A row's sum has the order of products_bf16.hpp, its chains in single multiply-adds.
@@ -17,15 +17,22 @@ struct ProductsF32 {
   static constexpr BlockFormat kBlockFormat = kFormat;
   static constexpr float kUnit = Scales::kUnit;
 
-  // sums[row][lane], without kUnit.
-  static void multiply(const Band& band, const Record* const* x, std::uint64_t rows,
-                       float (*sums)[kBandRows]) {
+  // sums[band][row][lane], without kUnit.
+  static void multiply(const BandPair& bands, const Record* const* x, std::uint64_t rows,
+                       Sums* sums) {
+    multiply_band(bands.first(), x, rows, sums[0]);
+    multiply_band(bands.second(), x, rows, sums[1]);
+  }
+
+ private:
+  static void multiply_band(const Band& band, const Record* const* x, std::uint64_t rows,
+                            Sums& sums) {
     for (std::uint64_t row = 0; row < rows; ++row) {
       for (std::uint64_t lane = 0; lane < kBandRows; lane += Simd::kLanes)
         Simd::store(sums[row] + lane, Simd::zeros());
     }
-    const std::uint8_t* codes = band.codes;
-    const std::uint8_t* scale_bytes = band.scales;
+    const std::uint8_t* codes = band.at.codes;
+    const std::uint8_t* scale_bytes = band.at.scales;
     Ahead<Simd, Scales::kBytes> ahead(band);
     for (std::uint64_t tile = 0; tile < band.columns / kTileColumns; ++tile) {
       ahead.ask();
@@ -43,7 +50,6 @@ struct ProductsF32 {
     }
   }
 
- private:
   struct Halves {
     Floats sums[kHalves];
   };
@@ -56,7 +62,7 @@ struct ProductsF32 {
   // Several rows share the decoded columns, which wait in the first-level cache.
   [[gnu::always_inline]] static void multiply_tile(const Part& part, const Scales& scales,
                                                    const Record* const* x, std::uint64_t rows,
-                                                   float (*sums)[kBandRows]) {
+                                                   Sums& sums) {
     alignas(64) float weights[kTileColumns][Simd::kLanes];
     for (std::uint64_t i = 0; i < 4; ++i) {
       Floats columns[8];
@@ -113,13 +119,7 @@ struct ProductsF32 {
 
   [[gnu::always_inline]] static Floats added(Floats sum, const Halves& halves,
                                              const Scales& scales) {
-    const Floats* sums = halves.sums;
-    if constexpr (Scales::kMx) {
-      return Simd::multiply_add(Simd::add(sums[0], sums[1]), scales.of_half[0], sum);
-    } else {
-      return Simd::multiply_add(sums[1], scales.of_half[1],
-                                Simd::multiply_add(sums[0], scales.of_half[0], sum));
-    }
+    return scales.added(sum, scales.first(halves.sums[0]), halves.sums[1]);
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One band times rows of int8 or int8x2 activations: the sums of a group are whole numbers and
+// Two bands times rows of int8 or int8x2 activations: the sums of a group are whole numbers and
 // exact. Included inside a target region.
 //
 // A row's sum has one order, whatever is computed beside it: tile after tile, the tile's whole
@@ -15,6 +15,7 @@ namespace moxie::cpu::tiles {
 template <class Simd>
 struct OnePlane {
   using Record = Int8Record;
+  static constexpr int kPlanes = 1;
   struct Sums {
     typename Simd::Sums of_half[kHalves];
   };
@@ -36,6 +37,7 @@ struct OnePlane {
 template <class Simd>
 struct TwoPlanes {
   using Record = Int8x2Record;
+  static constexpr int kPlanes = 2;
   struct Sums {
     typename Simd::Sums high[kHalves];
     typename Simd::Sums low[kHalves];
@@ -68,56 +70,42 @@ struct ProductsInt8 {
   static constexpr BlockFormat kBlockFormat = kFormat;
   static constexpr float kUnit = Scales::kUnit * 0.5F;  // octets are twice the values
   static constexpr std::uint64_t kOctets = kTileColumns / 4;
-  // Rows whose sums fit beside a tile's octets in the registers.
-  static constexpr int kGroup = Simd::kRegisters == 32 ? 4 : 2;
 
-  // sums[row][lane], without kUnit.
-  static void multiply(const Band& band, const Record* const* x, std::uint64_t rows,
-                       float (*sums)[kBandRows]) {
-    if (rows == 1) return multiply_one(band, x[0], sums[0]);
-    for (std::uint64_t row = 0; row < rows; ++row) {
-      for (std::uint64_t part = 0; part < kParts; ++part)
-        Simd::store(sums[row] + part * Simd::kLanes, Simd::zeros());
-    }
-    const std::uint8_t* codes = band.codes;
-    const std::uint8_t* scale_bytes = band.scales;
-    Ahead<Simd, Scales::kBytes> ahead(band);
-    for (std::uint64_t tile = 0; tile < band.columns / kTileColumns; ++tile) {
-      ahead.ask();
-      for (std::uint64_t lane = 0; lane < kBandRows; lane += Simd::kLanes) {
-        Octets weights[kOctets];
-        decode(codes + 4 * lane, weights);
-        const Scales scales = Scales::read(scale_bytes + lane);
-        for_groups<kGroup>(rows, [&]<int kRows>(std::uint64_t row) __attribute__((always_inline)) {
-          typename Plane::Sums dots[kRows];
-          for (int r = 0; r < kRows; ++r) dots[r] = Plane::start(x[row + r][tile]);
-          for (std::uint64_t i = 0; i < kOctets / 2; ++i) {
-            for (int r = 0; r < kRows; ++r) {
-              const Record& record = x[row + r][tile];
-              const std::uint64_t other = kOctets / 2 + i;
-              Plane::dot(dots[r], record, 0, 4 * i, weights[i]);
-              Plane::dot(dots[r], record, 1, 4 * other, weights[other]);
-            }
-          }
-          for (int r = 0; r < kRows; ++r) {
-            float* at = sums[row + r] + lane;
-            Simd::store(at, added(Simd::load(at), dots[r], scales, x[row + r][tile].mul));
-          }
-        });
-      }
-      codes += kTileBytes;
-      scale_bytes += Scales::kBytes;
+  // sums[band][row][lane], without kUnit.
+  static void multiply(const BandPair& bands, const Record* const* x, std::uint64_t rows,
+                       Sums* sums) {
+    if (rows <= kFewRows) {
+      for_groups<kFewRows>(rows, [&]<int kRows>(std::uint64_t) __attribute__((always_inline)) {
+        multiply_few<kRows>(bands.first(), x, sums[0]);
+        multiply_few<kRows>(bands.second(), x, sums[1]);
+      });
+    } else if constexpr (kManyRegisters) {
+      const Band both[2] = {bands.beside(0), bands.beside(1)};
+      multiply_many<2>(both, x, rows, sums);
+    } else {
+      const Band both[2] = {bands.first(), bands.second()};
+      multiply_many<1>(&both[0], x, rows, &sums[0]);
+      multiply_many<1>(&both[1], x, rows, &sums[1]);
     }
   }
 
  private:
+  static constexpr bool kManyRegisters = Simd::kRegisters == 32;
+  // Rows whose sums stay in registers.
+  static constexpr int kFewRows = kManyRegisters ? 5 - Plane::kPlanes : 1;
+  // Rows whose sums of a tile fit beside the octets of one band, or of two where many registers
+  // are.
+  static constexpr int kGroup = kManyRegisters ? 2 / Plane::kPlanes : 2;
   static constexpr std::uint64_t kParts = kBandRows / Simd::kLanes;  // registers of a band's sums
 
-  static void multiply_one(const Band& band, const Record* x, float* sums) {
-    Floats of_part[kParts];
-    for (Floats& sum : of_part) sum = Simd::zeros();
-    const std::uint8_t* codes = band.codes;
-    const std::uint8_t* scale_bytes = band.scales;
+  template <int kRows>
+  [[gnu::noinline]] static void multiply_few(const Band& band, const Record* const* x, Sums& to) {
+    Floats sums[kRows][kParts];
+    for (auto& of_row : sums) {
+      for (Floats& sum : of_row) sum = Simd::zeros();
+    }
+    const std::uint8_t* codes = band.at.codes;
+    const std::uint8_t* scale_bytes = band.at.scales;
     Ahead<Simd, Scales::kBytes> ahead(band);
     for (std::uint64_t tile = 0; tile < band.columns / kTileColumns; ++tile) {
       ahead.ask();
@@ -125,16 +113,71 @@ struct ProductsInt8 {
         const std::uint64_t lane = part * Simd::kLanes;
         Octets weights[kOctets];
         decode(codes + 4 * lane, weights);
-        auto dots = Plane::start(x[tile]);
-        for (std::uint64_t i = 0; i < kOctets; ++i)
-          Plane::dot(dots, x[tile], i / (kOctets / 2), 4 * i, weights[i]);
-        of_part[part] = added(of_part[part], dots, Scales::read(scale_bytes + lane), x[tile].mul);
+        typename Plane::Sums dots[kRows];
+        for (int r = 0; r < kRows; ++r) dots[r] = Plane::start(x[r][tile]);
+        for (std::uint64_t i = 0; i < kOctets; ++i) {
+          for (int r = 0; r < kRows; ++r)
+            Plane::dot(dots[r], x[r][tile], i / (kOctets / 2), 4 * i, weights[i]);
+        }
+        const Scales scales = Scales::read(scale_bytes + lane);
+        for (int r = 0; r < kRows; ++r)
+          sums[r][part] = added(sums[r][part], dots[r], scales, x[r][tile].mul);
       }
       codes += kTileBytes;
       scale_bytes += Scales::kBytes;
     }
-    for (std::uint64_t part = 0; part < kParts; ++part)
-      Simd::store(sums + part * Simd::kLanes, of_part[part]);
+    for (int r = 0; r < kRows; ++r) {
+      for (std::uint64_t part = 0; part < kParts; ++part)
+        Simd::store(to[r] + part * Simd::kLanes, sums[r][part]);
+    }
+  }
+
+  // Octets of kBands bands wait in registers, so that an activation that is loaded meets as many.
+  template <int kBands>
+  static void multiply_many(const Band* bands, const Record* const* x, std::uint64_t rows,
+                            Sums* sums) {
+    for (std::uint64_t row = 0; row < rows; ++row) {
+      for (int b = 0; b < kBands; ++b) {
+        for (std::uint64_t lane = 0; lane < kBandRows; lane += Simd::kLanes)
+          Simd::store(sums[b][row] + lane, Simd::zeros());
+      }
+    }
+    Ahead<Simd, Scales::kBytes> first(bands[0]);
+    Ahead<Simd, Scales::kBytes> last(bands[kBands - 1]);
+    for (std::uint64_t tile = 0; tile < bands[0].columns / kTileColumns; ++tile) {
+      first.ask();
+      if constexpr (kBands == 2) last.ask();
+      for (std::uint64_t lane = 0; lane < kBandRows; lane += Simd::kLanes) {
+        Octets weights[kBands][kOctets];
+        Scales scales[kBands];
+        for (int b = 0; b < kBands; ++b) {
+          decode(bands[b].at.codes + tile * kTileBytes + 4 * lane, weights[b]);
+          scales[b] = Scales::read(bands[b].at.scales + tile * Scales::kBytes + lane);
+        }
+        for_groups<kGroup>(rows, [&]<int kRows>(std::uint64_t row) __attribute__((always_inline)) {
+          typename Plane::Sums dots[kRows][kBands];
+          for (int r = 0; r < kRows; ++r) {
+            for (int b = 0; b < kBands; ++b) dots[r][b] = Plane::start(x[row + r][tile]);
+          }
+          for (std::uint64_t i = 0; i < kOctets / 2; ++i) {
+            const std::uint64_t other = kOctets / 2 + i;
+            for (int r = 0; r < kRows; ++r) {
+              const Record& record = x[row + r][tile];
+              for (int b = 0; b < kBands; ++b) {
+                Plane::dot(dots[r][b], record, 0, 4 * i, weights[b][i]);
+                Plane::dot(dots[r][b], record, 1, 4 * other, weights[b][other]);
+              }
+            }
+          }
+          for (int r = 0; r < kRows; ++r) {
+            for (int b = 0; b < kBands; ++b) {
+              float* at = sums[b][row + r] + lane;
+              Simd::store(at, added(Simd::load(at), dots[r][b], scales[b], x[row + r][tile].mul));
+            }
+          }
+        });
+      }
+    }
   }
 
   [[gnu::always_inline]] static void decode(const std::uint8_t* codes, Octets* weights) {

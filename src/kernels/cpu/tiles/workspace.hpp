@@ -17,10 +17,14 @@ using portable::SlotMap;
 
 inline constexpr std::uint64_t kAlign = 64;
 
+// Records from one row to the next: where they lay a power of two apart, the same record of all
+// rows would have to share one set of a cache.
+constexpr std::uint64_t records_of(std::uint64_t tiles) { return tiles + 1; }
+
 // Offsets in bytes from an aligned base; all grow with the tokens.
 struct WorkspaceLayout {
-  std::uint64_t x = 0;     // records [tokens, hidden / 32]
-  std::uint64_t act = 0;   // records [slots, inter / 32]
+  std::uint64_t x = 0;     // records [tokens, records_of(hidden / 32)]
+  std::uint64_t act = 0;   // records [slots, records_of(inter / 32)]
   std::uint64_t down = 0;  // f32 [slots, hidden]
   std::uint64_t with0 = 0;
   std::uint64_t row_of_slot = 0;
@@ -39,8 +43,8 @@ constexpr WorkspaceLayout workspace_layout(const ExpertsShape& shape, std::uint6
     return start;
   };
   const std::uint64_t slots = tokens * shape.top_k;
-  layout.x = take(tokens * (shape.hidden / kTileColumns), record_bytes);
-  layout.act = take(slots * (shape.inter / kTileColumns), record_bytes);
+  layout.x = take(tokens * records_of(shape.hidden / kTileColumns), record_bytes);
+  layout.act = take(slots * records_of(shape.inter / kTileColumns), record_bytes);
   layout.down = take(slots * shape.hidden, sizeof(float));
   layout.with0 = take(shape.local_experts + 1, sizeof(std::uint32_t));
   layout.row_of_slot = take(slots, sizeof(std::int32_t));
