@@ -57,7 +57,9 @@ struct LayerIo {
 // A call behind somebody else's dispatch: rows that were brought to one rank, sorted by its experts
 // in slot order. Memory as in LayerIo.
 struct RowsIo {
-  MatrixRef x;  // [rows, hidden] bf16 or f32; rows of no expert may hold anything
+  // [rows, hidden] bf16 or f32, or f8_e4m3 with x_scales; rows of no expert may hold anything.
+  MatrixRef x;
+  RowBlockScales x_scales;  // [rows, hidden / 128] of f8_e4m3, rounded up; null with other types
   const std::int32_t* rows_of_expert = nullptr;  // [experts of the rank]
   // From one expert's first row to the next one's; 0: an expert's rows begin where those of the
   // expert before end.
@@ -149,11 +151,15 @@ class MOXIE_API MoeLayer {
 
   // The same of rows that have been dispatched: y = scale * expert(x), row by row, with the bits
   // that forward() gives a token whose one choice the expert is. For a layer that holds one rank;
-  // another gets bad_argument. Counts are read on the device, so a captured call serves any.
+  // another gets bad_argument. Counts are read on the device, so a captured call serves any. x in
+  // f8_e4m3 gives the bits of its values in f32.
   [[nodiscard]] CallStatus forward_rows(const RowsIo& io, std::span<std::byte> workspace,
                                         void* stream = nullptr) const noexcept;
-  // Bytes of workspace for so many rows, those of no expert included.
-  [[nodiscard]] std::uint64_t rows_workspace_size(std::uint64_t rows) const;
+  // Bytes of workspace for so many rows of x in this type, those of no expert included: in f8_e4m3
+  // they need more. Errors: Error(usage) MOXIE-R008 for a layer of several ranks, more rows than a
+  // call may have, or a type that x can not have.
+  [[nodiscard]] std::uint64_t rows_workspace_size(std::uint64_t rows,
+                                                  DType x_dtype = DType::f32) const;
 
   // nvfp4 activations, policy warmup. Measures: calls every rank held on these inputs and returns
   // `margin` * amax / 2688 for x and for what entered down, over valid slots only; a rank without

@@ -36,7 +36,11 @@ enum moxie_status {
 };
 
 /* Element types of activations. 0 is none of them, so that a field left out is refused. */
-enum moxie_dtype { MOXIE_DTYPE_F32 = 1, MOXIE_DTYPE_BF16 = 2 };
+enum moxie_dtype {
+  MOXIE_DTYPE_F32 = 1,
+  MOXIE_DTYPE_BF16 = 2,
+  MOXIE_DTYPE_F8_E4M3 = 3 /* x of moxie_forward_rows() alone, with x_scales */
+};
 
 /* Who sums the partial results of the ranks. */
 enum moxie_reduction {
@@ -189,6 +193,10 @@ MOXIE_API int moxie_forward(const moxie_layer* layer,
 MOXIE_API int moxie_rows_workspace_size(const moxie_layer* layer, uint64_t rows,
                                         uint64_t* bytes) MOXIE_NOEXCEPT;
 
+/* The same for rows of x in this type, an enum moxie_dtype: MOXIE_DTYPE_F8_E4M3 needs more. */
+MOXIE_API int moxie_rows_workspace_size_of(const moxie_layer* layer, uint64_t rows,
+                                           uint32_t x_dtype, uint64_t* bytes) MOXIE_NOEXCEPT;
+
 /* A call behind somebody else's dispatch: rows that were brought to one rank, sorted by its experts
  * in slot order. Memory as in moxie_forward_args. */
 typedef struct moxie_rows_args {
@@ -207,8 +215,16 @@ typedef struct moxie_rows_args {
   uint64_t y_row_stride;         /* elements, at least hidden */
   uint32_t* flags;               /* one word; see enum moxie_flag */
   void* workspace;               /* any contents, any alignment; one call at a time */
-  uint64_t workspace_bytes;      /* at least moxie_rows_workspace_size(rows) */
+  uint64_t workspace_bytes;      /* at least moxie_rows_workspace_size_of(rows, x_dtype) */
   void* stream;                  /* as in moxie_forward_args */
+  /* Of x in MOXIE_DTYPE_F8_E4M3, null with other types: [rows, hidden / 128, rounded up], the
+   * values of 128 columns of a row being code * scale, rounded to f32. Strides in floats: to the
+   * next row, to the next 128 columns, both at least 1; and, where rows_apart is not 0, from an
+   * expert's first row to the next one's, 0 being rows_apart * x_scale_row_stride. */
+  const float* x_scales;
+  uint64_t x_scale_row_stride;
+  uint64_t x_scale_block_stride;
+  uint64_t x_scale_expert_stride;
 } moxie_rows_args;
 
 /* y = scale * expert(x), row by row, for a layer of one rank. Counts are read where they lie: a

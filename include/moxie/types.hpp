@@ -143,4 +143,17 @@ struct MutableMatrixRef {
   std::uint64_t row_stride = 0;
 };
 
+// Columns of an FP8 row that have a scale in common; the last ones of a row may be fewer.
+inline constexpr std::uint64_t kScaledColumns = 128;
+
+// Scales of FP8 rows, one f32 for kScaledColumns columns of a row: a value is code * scale, rounded
+// to f32. Strides in floats, at least 1.
+struct RowBlockScales {
+  const float* data = nullptr;
+  std::uint64_t row_stride = 0;    // to the next row
+  std::uint64_t block_stride = 0;  // to the next kScaledColumns columns
+  // Where experts stand apart, from one expert's first row to the next one's; 0: as rows lie.
+  std::uint64_t expert_stride = 0;
+};
+
 }  // namespace moxie

@@ -15,8 +15,13 @@ namespace {
 DType dtype_of(std::uint32_t value, const char* field) {
   if (value == MOXIE_DTYPE_F32) return DType::f32;
   if (value == MOXIE_DTYPE_BF16) return DType::bf16;
-  refuse("MOXIE-A003", std::string(field) + " is no element type",
+  refuse("MOXIE-A003", std::string(field) + " is no element type that is taken here",
          "MOXIE_DTYPE_F32 (1) or MOXIE_DTYPE_BF16 (2)", std::to_string(value));
+}
+
+// Of x, where a dispatch may have quantised it.
+DType dtype_of_rows(std::uint32_t value) {
+  return value == MOXIE_DTYPE_F8_E4M3 ? DType::f8_e4m3 : dtype_of(value, "x_dtype");
 }
 
 // A kernel reads and writes whole elements.
@@ -47,9 +52,9 @@ struct Rows {
 };
 
 template <class Args>
-Rows rows_of(const ShardPlan& plan, const Args& args, std::uint64_t count, const char* reserved) {
+Rows rows_of(const ShardPlan& plan, const Args& args, DType x_dtype, std::uint64_t count,
+             const char* reserved) {
   require_reserved(args.reserved, reserved);
-  const DType x_dtype = dtype_of(args.x_dtype, "x_dtype");
   const DType y_dtype = dtype_of(args.y_dtype, "y_dtype");
   require_stride(args.x_row_stride, plan.hidden, "x_row_stride");
   require_stride(args.y_row_stride, plan.hidden, "y_row_stride");
@@ -73,7 +78,8 @@ Rows rows_of(const ShardPlan& plan, const Args& args, std::uint64_t count, const
 }
 
 LayerIo io_of(const MoeLayer& layer, const moxie_forward_args& args) {
-  const Rows rows = rows_of(layer.plan(), args, args.tokens, "moxie_forward_args.reserved");
+  const Rows rows = rows_of(layer.plan(), args, dtype_of(args.x_dtype, "x_dtype"), args.tokens,
+                            "moxie_forward_args.reserved");
   if (args.tokens > 0) {
     require_data(args.topk_ids, sizeof(std::int32_t), "topk_ids");
     require_data(args.topk_weights, sizeof(float), "topk_weights");
@@ -85,11 +91,33 @@ LayerIo io_of(const MoeLayer& layer, const moxie_forward_args& args) {
           .flags = args.flags};
 }
 
+void require_stride_of_scales(std::uint64_t stride, const char* field) {
+  if (stride > 0) return;
+  refuse("MOXIE-A004", std::string(field) + " is less than a scale", "at least 1", "0");
+}
+
+RowBlockScales x_scales_of(const moxie_rows_args& args) {
+  if (args.x_dtype != MOXIE_DTYPE_F8_E4M3) {
+    if (args.x_scales == nullptr) return {};
+    refuse("MOXIE-A004", "x_scales belong to x in MOXIE_DTYPE_F8_E4M3 alone", "x_scales null",
+           "x_dtype " + std::to_string(args.x_dtype));
+  }
+  if (args.rows > 0) require_data(args.x_scales, sizeof(float), "x_scales");
+  require_stride_of_scales(args.x_scale_row_stride, "x_scale_row_stride");
+  require_stride_of_scales(args.x_scale_block_stride, "x_scale_block_stride");
+  return {.data = args.x_scales,
+          .row_stride = args.x_scale_row_stride,
+          .block_stride = args.x_scale_block_stride,
+          .expert_stride = args.x_scale_expert_stride};
+}
+
 RowsIo io_of(const MoeLayer& layer, const moxie_rows_args& args) {
-  const Rows rows = rows_of(layer.plan(), args, args.rows, "moxie_rows_args.reserved");
+  const Rows rows = rows_of(layer.plan(), args, dtype_of_rows(args.x_dtype), args.rows,
+                            "moxie_rows_args.reserved");
   require_data(args.rows_of_expert, sizeof(std::int32_t), "rows_of_expert");
   if (args.row_scales != nullptr) require_data(args.row_scales, sizeof(float), "row_scales");
   return {.x = rows.x,
+          .x_scales = x_scales_of(args),
           .rows_of_expert = args.rows_of_expert,
           .rows_apart = args.rows_apart,
           .row_scales = args.row_scales,
@@ -113,7 +141,8 @@ std::span<std::byte> workspace_for(const MoeLayer& layer, const moxie_forward_ar
   return workspace_of(args, layer.workspace_size(args.tokens), args.tokens, " tokens");
 }
 std::span<std::byte> workspace_for(const MoeLayer& layer, const moxie_rows_args& args) {
-  return workspace_of(args, layer.rows_workspace_size(args.rows), args.rows, " rows");
+  return workspace_of(args, layer.rows_workspace_size(args.rows, dtype_of_rows(args.x_dtype)),
+                      args.rows, " rows");
 }
 
 void require_scales(const moxie_layer& handle, const char* call) {
@@ -187,6 +216,16 @@ int moxie_rows_workspace_size(const moxie_layer* layer, uint64_t rows, uint64_t*
     *bytes = 0;
     require_pointer(layer, "layer");
     *bytes = layer->layer.rows_workspace_size(rows);
+  });
+}
+
+int moxie_rows_workspace_size_of(const moxie_layer* layer, uint64_t rows, uint32_t x_dtype,
+                                 uint64_t* bytes) noexcept {
+  return guarded([&] {
+    require_pointer(bytes, "bytes");
+    *bytes = 0;
+    require_pointer(layer, "layer");
+    *bytes = layer->layer.rows_workspace_size(rows, dtype_of_rows(x_dtype));
   });
 }
 

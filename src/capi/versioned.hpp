@@ -53,7 +53,7 @@ struct Versions<moxie_forward_args> {
 template <>
 struct Versions<moxie_rows_args> {
   static constexpr std::string_view kName = "moxie_rows_args";
-  static constexpr std::uint32_t kSizes[] = {112};
+  static constexpr std::uint32_t kSizes[] = {112, 144};
 };
 
 // Error(usage) MOXIE-A002 unless the size is one of them.

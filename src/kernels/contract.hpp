@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/host_device.hpp"
 #include "moxie/execution.hpp"
 #include "moxie/types.hpp"
 
@@ -84,23 +85,38 @@ struct ExpertsArgs {
 };
 
 // Rows that somebody else has dispatched become the choices of an ExpertsArgs with one choice each
-// among a rank's own experts. What is written lies in the workspace of the call.
+// among a rank's own experts, and FP8 rows become its x. What is written lies in the workspace of
+// the call.
 struct ExpertRowsArgs {
   std::uint64_t rows = 0;
   std::uint64_t local_experts = 0;
   const std::int32_t* rows_of_expert = nullptr;  // [local_experts]
   std::uint64_t rows_apart = 0;                  // from expert to expert; 0: one after another
   const float* row_scales = nullptr;             // [rows]; null: 1
+  MatrixRef codes;                               // [rows, hidden] f8_e4m3; data null: x is no FP8
+  RowBlockScales code_scales;                    // of the codes
   std::int32_t* ids = nullptr;                   // [rows] local experts; -1: the row is nobody's
   float* weights = nullptr;                      // [rows]
   std::int32_t* local_of_expert = nullptr;       // [local_experts] 0, 1, 2, …
+  // [rows, hidden] f32 or bf16, dense, aligned to 16 bytes: of the codes; nobody's rows stay.
+  MutableMatrixRef x;
   std::uint32_t* flags = nullptr;
+  unsigned max_sms = 0;         // as in ExpertsArgs
   void* stream = nullptr;       // as in ExpertsArgs
   int* launch_error = nullptr;  // as in ExpertsArgs
 };
 
+// Where the scale of a row's first columns lies among code_scales.
+MOXIE_HD constexpr std::uint64_t first_code_scale(const ExpertRowsArgs& args, std::uint64_t row) {
+  const RowBlockScales& scales = args.code_scales;
+  if (args.rows_apart == 0 || scales.expert_stride == 0) return row * scales.row_stride;
+  const std::uint64_t expert = row / args.rows_apart;
+  return expert * scales.expert_stride + (row - expert * args.rows_apart) * scales.row_stride;
+}
+
 struct RowsKernel {
   void (*run)(const ExpertRowsArgs& args) = nullptr;
+  int (*prepare)() = nullptr;  // as in ExpertsKernel
 };
 
 // One expert between its packed blob and the form in which a kernel reads it, both in device

@@ -161,7 +161,12 @@ void MoeLayer::State::bind(const ShardPlan& of, const LayerSpec& with,
   owners = owners_of(plan);
   MOXIE_CHECK(partials == nullptr || !owners.redundant(),
               "no kernel of a GPU leaves choices to another holder of their expert");
-  if (const int code = kernel->prepare == nullptr ? 0 : kernel->prepare(); code != 0) {
+  const auto load = [](const auto* loaded) {
+    return loaded == nullptr || loaded->prepare == nullptr ? 0 : loaded->prepare();
+  };
+  int code = load(kernel);
+  if (code == 0) code = load(find_rows_kernel(plan.target));
+  if (code != 0) {
     throw Error(ErrorCode::environment, {.code = "MOXIE-E005",
                                          .message = "the device does not load " + plan.kernel,
                                          .got = device::error_text(code)});

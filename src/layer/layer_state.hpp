@@ -41,9 +41,11 @@ inline std::uint64_t own_ids_bytes(bool redundant, const LayerSpec& spec, std::u
   return round_up(tokens * spec.top_k * sizeof(std::int32_t), kWorkspaceAlign);
 }
 
+// Whether a kernel takes values of this type.
+inline bool is_float(DType type) { return type == DType::f32 || type == DType::bf16; }
+
 // Whether these are rows of `hidden` columns each, as many of one as of the other.
 inline bool are_rows(const MatrixRef& x, const MutableMatrixRef& y, std::uint64_t hidden) {
-  const auto is_float = [](DType type) { return type == DType::f32 || type == DType::bf16; };
   return x.cols == hidden && y.cols == hidden && y.rows == x.rows && x.row_stride >= hidden &&
          y.row_stride >= hidden && is_float(x.dtype) && is_float(y.dtype);
 }

@@ -2,13 +2,15 @@
 // Dispatched rows through moxie.h: the bits of the C++ API, and what is refused.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <functional>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 
 #include "capi/c_rig.hpp"
-#include "support/dispatched_rows.hpp"
+#include "support/fp8_rows.hpp"
 
 namespace moxie {
 namespace {
@@ -46,11 +48,48 @@ class CAbiRows : public testing::Test {
             .workspace = workspace_.data(),
             .workspace_bytes = workspace_.size()};
   }
+  // The same with the rows in FP8, which overwrites their x.
+  moxie_rows_args fp8_args() {
+    fp8_ = test::fp8_rows(rows_, test::ScaleOrder::columns, 3, random_);
+    std::uint64_t bytes = 0;
+    EXPECT_EQ(test::said(moxie_rows_workspace_size_of(layer_.get(), rows_.rows, MOXIE_DTYPE_F8_E4M3,
+                                                      &bytes)),
+              "ok");
+    EXPECT_GT(bytes, workspace_.size());
+    workspace_.resize(bytes);
+    moxie_rows_args call = args();
+    call.x_dtype = MOXIE_DTYPE_F8_E4M3;
+    call.x = fp8_.codes.data();
+    call.x_row_stride = fp8_.stride;
+    call.x_scales = fp8_.scales.data();
+    call.x_scale_row_stride = fp8_.at.row_stride;
+    call.x_scale_block_stride = fp8_.at.block_stride;
+    call.x_scale_expert_stride = fp8_.at.expert_stride;
+    return call;
+  }
+  // What a change makes of a call: refused with this code and a text that has this part.
+  struct Case {
+    std::function<void(moxie_rows_args&)> change;
+    const char* code;
+    const char* part;
+  };
+  void expect_refusals(const moxie_rows_args& good, std::span<const Case> cases) {
+    for (const auto& [change, code, part] : cases) {
+      moxie_rows_args call = good;
+      change(call);
+      EXPECT_EQ(moxie_forward_rows(layer_.get(), &call), MOXIE_STATUS_USAGE) << part;
+      const std::string text = moxie_last_error();
+      EXPECT_NE(text.find(code), std::string::npos) << text;
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+      EXPECT_TRUE(y_[0] != y_[0]) << "nothing is written";
+    }
+  }
 
   RigModel model_{{}};
   ShardPlan plan_ = make_plan(*model_, {.tp = 3});
   std::mt19937_64 random_{std::random_device{}()};
   DispatchedRows rows_ = test::dispatched_rows(plan_, 1, 6, true, random_);
+  test::Fp8Rows fp8_;
   test::LayerHandle layer_{nullptr, moxie_layer_destroy};
   std::vector<std::byte> workspace_;
   std::vector<float> y_ =
@@ -82,11 +121,6 @@ TEST_F(CAbiRows, HaveTheBitsOfTheCppApi) {
 
 TEST_F(CAbiRows, ThatDoNotFitAreRefusedByTheirField) {
   using Args = moxie_rows_args;
-  struct Case {
-    std::function<void(Args&)> change;
-    const char* code;
-    const char* part;
-  };
   const Case cases[] = {
       {[](Args& a) { a.x = nullptr; }, "MOXIE-A001", ": x is null"},
       {[](Args& a) { a.y = nullptr; }, "MOXIE-A001", ": y is null"},
@@ -96,17 +130,46 @@ TEST_F(CAbiRows, ThatDoNotFitAreRefusedByTheirField) {
       {[](Args& a) { a.struct_size = 8; }, "MOXIE-A002", "moxie_rows_args"},
       {[](Args& a) { a.x_dtype = 9; }, "MOXIE-A003", "x_dtype"},
       {[](Args& a) { a.x_row_stride = 3; }, "MOXIE-A004", "x_row_stride"},
+      {[](Args& a) { a.x_scales = a.row_scales; }, "MOXIE-A004", "x_scales belong to x in"},
       {[](Args& a) { a.stream = &a; }, "MOXIE-A004", "no stream"},
       {[](Args& a) { a.workspace_bytes -= 1; }, "MOXIE-A005", "rows"}};
-  for (const auto& [change, code, part] : cases) {
-    Args call = args();
-    change(call);
-    EXPECT_EQ(moxie_forward_rows(layer_.get(), &call), MOXIE_STATUS_USAGE) << part;
-    const std::string text = moxie_last_error();
-    EXPECT_NE(text.find(code), std::string::npos) << text;
-    EXPECT_NE(text.find(part), std::string::npos) << text;
-    EXPECT_TRUE(y_[0] != y_[0]) << "nothing is written";
-  }
+  expect_refusals(args(), cases);
+}
+
+TEST_F(CAbiRows, InFp8HaveTheBitsOfTheirValues) {
+  moxie_rows_args call = fp8_args();
+  EXPECT_EQ(test::said(moxie_forward_rows(layer_.get(), &call)), "ok");
+  const std::vector<float> y = y_;
+  call = args();  // of the values in f32
+  EXPECT_EQ(test::said(moxie_forward_rows(layer_.get(), &call)), "ok");
+  EXPECT_EQ(test::bits_of(y), test::bits_of(y_));
+  EXPECT_EQ(flags_, 0U);
+}
+
+TEST_F(CAbiRows, InFp8ThatDoNotFitAreRefusedByTheirField) {
+  using Args = moxie_rows_args;
+  const Case cases[] = {
+      {[](Args& a) { a.x_scales = nullptr; }, "MOXIE-A001", "x_scales is null"},
+      {[](Args& a) {
+         a.x_scales =
+             reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(a.x_scales) + 2);
+       },
+       "MOXIE-A004", "x_scales is not aligned"},
+      {[](Args& a) { a.x_scale_row_stride = 0; }, "MOXIE-A004", "x_scale_row_stride"},
+      {[](Args& a) { a.x_scale_block_stride = 0; }, "MOXIE-A004", "x_scale_block_stride"},
+      {[](Args& a) { a.y_dtype = MOXIE_DTYPE_F8_E4M3; }, "MOXIE-A003", "y_dtype"},
+      {[](Args& a) { a.workspace_bytes -= 1; }, "MOXIE-A005", "rows"},
+      // A program that was built before the scales were there.
+      {[](Args& a) { a.struct_size = offsetof(Args, x_scales); }, "MOXIE-A001", "x_scales"}};
+  expect_refusals(fp8_args(), cases);
+}
+
+TEST_F(CAbiRows, OfAProgramOlderThanFp8AreTaken) {
+  moxie_rows_args call = args();
+  call.struct_size = offsetof(moxie_rows_args, x_scales);
+  call.x_scales = call.row_scales;  // behind what the program has
+  EXPECT_EQ(call.struct_size, 112U);
+  EXPECT_EQ(test::said(moxie_forward_rows(layer_.get(), &call)), "ok");
 }
 
 }  // namespace

@@ -1,13 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts to choices: each row's expert by walking over the experts.
+// Counts to choices: each row's expert by walking over the experts. FP8 rows to their values.
 #include "kernels/cpu/portable/rows.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
+
+#include "formats/bf16.hpp"
+#include "formats/e4m3.hpp"
 
 namespace moxie::cpu::portable {
 
 namespace {
+
+constexpr std::array<float, 256> e4m3_values() {
+  std::array<float, 256> values{};
+  for (unsigned code = 0; code < 256; ++code)
+    values[code] = decode_e4m3(static_cast<std::uint8_t>(code));
+  return values;
+}
+
+float rounded(float value, float /*type*/) { return value; }
+std::uint16_t rounded(float value, std::uint16_t /*type*/) { return encode_bf16(value); }
+
+// Rows that are nobody's are not read.
+template <class Element>
+void expand(const ExpertRowsArgs& args) {
+  static constexpr std::array<float, 256> kValues = e4m3_values();
+  const std::uint64_t hidden = args.codes.cols;
+  for (std::uint64_t row = 0; row < args.rows; ++row) {
+    if (args.ids[row] < 0) continue;
+    const auto* codes =
+        static_cast<const std::uint8_t*>(args.codes.data) + row * args.codes.row_stride;
+    const float* scale = args.code_scales.data + first_code_scale(args, row);
+    Element* x = static_cast<Element*>(args.x.data) + row * hidden;
+    for (std::uint64_t first = 0; first < hidden; first += kScaledColumns) {
+      const std::uint64_t end = std::min(first + kScaledColumns, hidden);
+      for (std::uint64_t column = first; column < end; ++column)
+        x[column] = rounded(kValues[codes[column]] * *scale, Element{});
+      if (end < hidden) scale += args.code_scales.block_stride;
+    }
+  }
+}
 
 void run(const ExpertRowsArgs& args) {
   std::iota(args.local_of_expert, args.local_of_expert + args.local_experts, 0);
@@ -25,6 +59,12 @@ void run(const ExpertRowsArgs& args) {
     const std::uint64_t given = std::min(wanted, room);
     std::fill_n(args.ids + next, given, static_cast<std::int32_t>(expert));
     next += given;
+  }
+  if (args.codes.data == nullptr) return;
+  if (args.x.dtype == DType::bf16) {
+    expand<std::uint16_t>(args);
+  } else {
+    expand<float>(args);
   }
 }
 

@@ -93,25 +93,19 @@ __device__ __forceinline__ void multiply(Sums<kTiles>& sums,
   }
 }
 
-// Four E4M3 scales to two pairs of equal halves each.
-__device__ __forceinline__ void scale_pairs(std::uint32_t bytes, std::uint32_t (&pairs)[4]) {
-  std::uint32_t low;
-  std::uint32_t high;
+// Four E4M3 scales to fp16: of the rows g and g + 8 of either tile.
+__device__ __forceinline__ void scale_halves(std::uint32_t bytes, std::uint32_t (&scales)[2]) {
   asm("{.reg .b16 a,b; mov.b32 {a,b},%2; cvt.rn.f16x2.e4m3x2 %0,a; cvt.rn.f16x2.e4m3x2 %1,b;}"
-      : "=r"(low), "=r"(high)
+      : "=r"(scales[0]), "=r"(scales[1])
       : "r"(bytes));
-  pairs[0] = permute(low, 0, 0x1010);
-  pairs[1] = permute(low, 0, 0x3232);
-  pairs[2] = permute(high, 0, 0x1010);
-  pairs[3] = permute(high, 0, 0x3232);
 }
 
 template <int kTiles>
 __device__ __forceinline__ void multiply(Sums<kTiles>& sums,
                                          const Step<BlockFormat::nvfp4, kTiles>& step,
                                          const Powers& powers) {
-  std::uint32_t pairs[4];
-  scale_pairs(step.scales.x, pairs);
+  std::uint32_t scales[2];
+  scale_halves(step.scales.x, scales);
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
     const uint4 q = step.quads[tile];
@@ -120,10 +114,10 @@ __device__ __forceinline__ void multiply(Sums<kTiles>& sums,
     for (int word = 0; word < 4; ++word) {
       std::uint32_t a[4];
       place(words[word], powers, a);
-      a[0] = multiply_halves(a[0], pairs[2 * tile]);
-      a[1] = multiply_halves(a[1], pairs[2 * tile + 1]);
-      a[2] = multiply_halves(a[2], pairs[2 * tile]);
-      a[3] = multiply_halves(a[3], pairs[2 * tile + 1]);
+      a[0] = multiply_by_lower(a[0], scales[tile]);
+      a[1] = multiply_by_upper(a[1], scales[tile]);
+      a[2] = multiply_by_lower(a[2], scales[tile]);
+      a[3] = multiply_by_upper(a[3], scales[tile]);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const uint4 x = step.rows[n][word / 2];

@@ -115,16 +115,23 @@ __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], 
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ std::uint32_t multiply_halves(std::uint32_t a, std::uint32_t b) {
+// Both halves of a times the lower, or the upper, half of b, which the instruction picks itself.
+__device__ __forceinline__ std::uint32_t multiply_by_lower(std::uint32_t a, std::uint32_t b) {
   std::uint32_t d;
-  asm("mul.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  asm("{.reg .b16 low,high; .reg .b32 pair;\n"
+      "mov.b32 {low,high}, %2; mov.b32 pair, {low,low};\n"
+      "mul.f16x2 %0, %1, pair;}"
+      : "=r"(d)
+      : "r"(a), "r"(b));
   return d;
 }
-// prmt of PTX: __byte_perm masks its selector once more.
-__device__ __forceinline__ std::uint32_t permute(std::uint32_t a, std::uint32_t b,
-                                                 std::uint32_t selector) {
+__device__ __forceinline__ std::uint32_t multiply_by_upper(std::uint32_t a, std::uint32_t b) {
   std::uint32_t d;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
+  asm("{.reg .b16 low,high; .reg .b32 pair;\n"
+      "mov.b32 {low,high}, %2; mov.b32 pair, {high,high};\n"
+      "mul.f16x2 %0, %1, pair;}"
+      : "=r"(d)
+      : "r"(a), "r"(b));
   return d;
 }
 
