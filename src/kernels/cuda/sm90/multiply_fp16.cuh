@@ -72,7 +72,8 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
 #pragma unroll 2
     for (std::uint32_t step = 0; step < steps; ++step) {
       Step<kFormat, kUsed> operands;
-      operands.load(ring_.wait() + warp_ * step_bytes(kFormat), lane_, rows, row_bytes);
+      operands.load(ring_.wait() + warp_ * step_bytes(kFormat), lane_);
+      operands.load_rows(rows, row_bytes);
       ring_.release();
       multiply(sums, operands, call_.powers);
       rows += kStepColumns * 2;

@@ -9,6 +9,7 @@
 #include "kernels/cuda/sm90/ring.cuh"
 #include "kernels/cuda/sm90/rows_fp8.cuh"
 #include "kernels/cuda/sm90/segment.cuh"
+#include "kernels/cuda/sm90/wgmma.cuh"
 
 namespace moxie::cuda::sm90 {
 

@@ -28,6 +28,16 @@ __device__ __forceinline__ std::uint32_t load_shared1(std::uint32_t at) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
   return v;
 }
+// Four matrices of 8 rows x 16 bytes, whose rows are where the lanes 8 i .. 8 i + 7 say: of each the
+// lane gets 4 bytes of row lane / 4.
+__device__ __forceinline__ uint4 load_matrices(std::uint32_t at) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at)
+               : "memory");
+  return v;
+}
 __device__ __forceinline__ float load_shared_float(std::uint32_t at) {
   return __uint_as_float(load_shared1(at));
 }

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/sm90/combine.cuh"
 #include "kernels/cuda/sm90/products.cuh"
+#include "kernels/cuda/sm90/products_sheet.cuh"
 #include "kernels/cuda/sm90/results.cuh"
 #include "kernels/cuda/sm90/ring.cuh"
 #include "kernels/cuda/sm90/sheet_stream.cuh"
@@ -63,7 +64,8 @@ class SheetMultiplier {
     const Results<kPhase> results(call_, segment.expert);
     for (std::uint32_t sheet = segment.unit; sheet < segment.end; ++sheet) {
       const std::uint32_t strip = sheet * kWarps + warp_;
-      if (strip >= product.strips()) {  // the last sheet is not full
+      // The last sheet is not full; warps that share instructions go together.
+      if (strip - warp_ % kSharingWarps >= product.strips()) {
         for (std::uint32_t step = 0; step < product.steps; ++step) ring_.skip();
         continue;
       }
@@ -74,7 +76,7 @@ class SheetMultiplier {
         multiply_split(sums, product.steps_of(split));
         add(totals, sums, split == 0, split == last);
       }
-      store(segment, strip, results, totals);
+      if (strip < product.strips()) store(segment, strip, results, totals);
     }
   }
 
@@ -105,17 +107,33 @@ class SheetMultiplier {
 
   template <int kUsed>
   __device__ __forceinline__ void multiply_split(float (&sums)[2][kUsed][4], std::uint32_t steps) {
-    constexpr std::uint32_t kPitch = sheet_pitch(kFormat);
     const std::uint32_t weights = warp_ * step_bytes(kFormat);
-    const std::uint32_t rows =
-        kWarps * step_bytes(kFormat) + lane_ / 4 * kPitch + lane_offset(kFormat, lane_);
+    constexpr std::uint32_t kRows = kWarps * step_bytes(kFormat);
+    if constexpr (kUsed < kLeastShared) {
+      // Of four core matrices the lane names a row.
+      const std::uint32_t row = kRows + lane_ / 8 * kCorePitch + lane_ % 8 * 16;
 #pragma unroll 2
-    for (std::uint32_t step = 0; step < steps; ++step) {
-      Step<kFormat, kUsed> operands;
-      const std::uint32_t stage = ring_.wait();
-      operands.load(stage + weights, lane_, stage + rows, kPitch);
-      ring_.release();
-      sm90::multiply(sums, operands, call_.powers);
+      for (std::uint32_t step = 0; step < steps; ++step) {
+        Step<kFormat, kUsed> operands;
+        const std::uint32_t stage = ring_.wait();
+        operands.load(stage + weights, lane_);
+#pragma unroll
+        for (int i = 0; i < 2 * kUsed; ++i)
+          operands.rows[i / 2][i % 2] =
+              load_matrices(stage + row + i / 2 * kCoresBytes + i % 2 * (4 * kCorePitch));
+        ring_.release();
+        sm90::multiply(sums, operands, call_.powers);
+      }
+    } else {
+#pragma unroll 2
+      for (std::uint32_t step = 0; step < steps; ++step) {
+        SheetStep<kFormat, kUsed> operands;
+        const std::uint32_t stage = ring_.wait();
+        fence_for_tensor_cores();
+        operands.start(sums, stage + weights, lane_, stage + kRows, call_.powers);
+        operands.finish(sums, call_.powers);
+        ring_.release();
+      }
     }
   }
 

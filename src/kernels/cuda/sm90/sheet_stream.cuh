@@ -69,6 +69,7 @@ class SheetScout {
   static constexpr std::uint32_t kParts = kStepColumns * 2 / 16;
   static constexpr std::uint32_t kRows = 32 / kParts;
   static constexpr std::uint32_t kCopies = kTiles * kRowsOfTile / kRows;
+  static_assert(2 * kRows == kRowsOfTile);
 
   __device__ void publish(const Head& head) {
     const bool multiplies = head.phase == kGateUp || head.phase == kDown;
@@ -102,7 +103,7 @@ class SheetScout {
       if (place < head.rows) copies = i + 1;
     }
     const std::uint32_t offset =
-        kWarps * step_bytes(kFormat) + lane_ / kParts * sheet_pitch(kFormat) + lane_ % kParts * 16;
+        kWarps * step_bytes(kFormat) + lane_ % kParts * kCorePitch + lane_ / kParts * 16;
     for (std::uint32_t sheet = head.unit; sheet < head.end; ++sheet) {
       for (std::uint32_t step = 0; step < product.steps; ++step) {
         wait_barrier(sync_.weights_free[stage_.place], stage_.parity);
@@ -110,7 +111,8 @@ class SheetScout {
 #pragma unroll
         for (std::uint32_t i = 0; i < kCopies; ++i) {
           if (i < copies)
-            copy_16(to + i * kRows * sheet_pitch(kFormat), first[i] + step * kStepColumns);
+            copy_16(to + i / 2 * kCoresBytes + i % 2 * (kRows * 16),
+                    first[i] + step * kStepColumns);
         }
         arrive_copied(sync_.weights_full[stage_.place]);
         stage_.next();
@@ -164,7 +166,7 @@ class SheetFinisher {
     const RowsOf rows = rows_of_act(call_);
     for (std::uint32_t row = warp_; row < segment.rows; row += kFinishers) {
       const std::uint32_t slot = segment.slot[row];
-      lift_row<4>(call_.args.shape.act_format, rows, slot,
+      lift_row<4>(call_.args.shape, rows, slot,
                   call_.work.lifted_act + std::uint64_t{slot} * rows.columns,
                   call_.work.act_amax + slot);
     }

@@ -12,6 +12,11 @@
 
 namespace moxie::cuda::sm90 {
 
+// Four warps share instructions where an item has so many times 8 rows; for fewer rows each warp's
+// own are quicker.
+inline constexpr std::uint32_t kSharingWarps = 4;
+inline constexpr int kLeastShared = 2;
+
 // Of a product; a sheet is as many units as the warps share in blocks of few rows.
 __host__ __device__ inline std::uint32_t units_of_sheet(const Product& product) {
   return kWarps / product.strips_of_unit;
@@ -26,14 +31,15 @@ __device__ inline std::uint32_t units_in(const Product& product, std::uint32_t f
   return min(end * per_sheet, product.units) - first * per_sheet;
 }
 
-// A stage: one step of every warp, then the same columns of the rows, which stand so far apart that
-// neighbouring ones begin in other banks.
-__host__ __device__ constexpr std::uint32_t sheet_pitch(BlockFormat format) {
-  return row_bytes_of(format, kStepColumns);
-}
+// A stage: one step of every warp, then the same columns of the rows as the tensor cores read them:
+// for every 8 rows eight core matrices, 16 bytes of each row, in the order of lifted rows. Between
+// them are 16 bytes more, so that the pieces of a row begin in different banks.
+inline constexpr std::uint32_t kCorePitch = 8 * 16 + 16;
+inline constexpr std::uint32_t kCores = kStepColumns * 2 / 16;
+inline constexpr std::uint32_t kCoresBytes = kCores * kCorePitch;
 __host__ __device__ constexpr std::uint32_t sheet_stage_bytes(BlockFormat format,
                                                               std::uint32_t tiles) {
-  return kWarps * step_bytes(format) + tiles * kRowsOfTile * sheet_pitch(format);
+  return kWarps * step_bytes(format) + tiles * kCoresBytes;
 }
 
 // Behind the stages: a warp's totals over the splits of its strip, where its registers do not hold
