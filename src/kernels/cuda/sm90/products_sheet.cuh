@@ -12,10 +12,15 @@
 
 namespace moxie::cuda::sm90 {
 
-// Matrix B of an instruction: two core matrices for every 8 rows, K-major without swizzle. Addresses
-// count in 16 bytes.
-__device__ __forceinline__ std::uint64_t cores_at(std::uint32_t at) {
-  return std::uint64_t{kCoresBytes >> 4} << 32 | (at >> 4 | (kCorePitch >> 4) << 16);
+// Matrix B of an instruction: two core matrices for every 8 rows, K-major without swizzle. The lower
+// word of its descriptor, in which addresses count in 16 bytes; the upper one is the distance from
+// tile to tile.
+__device__ __forceinline__ std::uint32_t cores_at(std::uint32_t at) {
+  return (at >> 4) + (kCorePitch >> 4 << 16);
+}
+inline constexpr std::uint32_t kNextCores = 2 * kCorePitch >> 4;  // of the next 16 columns
+__device__ __forceinline__ std::uint64_t whole_cores(std::uint32_t cores) {
+  return std::uint64_t{kCoresBytes >> 4} << 32 | cores;
 }
 
 // D = A B, or D += A B: A 64 x 16 fp16, 16 rows of each of four warps; B 16 x 16 or 24 fp16.
@@ -52,94 +57,101 @@ __device__ __forceinline__ void pin(float (&sums)[kTiles][4]) {
   for (int i = 0; i < 4 * kTiles; ++i) pin(sums[i / 4][i % 4]);
 }
 
-// MXFP4: the sums of one group of one tile on their way.
-template <int kTiles>
+// MXFP4: sums of groups of one tile on their way.
+template <int kTiles, int kGroups>
 struct GroupSums {
-  std::uint32_t a[2][4];
-  float sums[kTiles][4];
+  std::uint32_t a[kGroups][2][4];
+  float sums[kGroups][kTiles][4];
 
-  // `rows`: where the group's columns are.
-  __device__ __forceinline__ void start(std::uint32_t first, std::uint32_t second,
-                                        std::uint32_t rows, const Powers& powers) {
-    place(first, powers, a[0]);
-    place(second, powers, a[1]);
-    pin(a[0]), pin(a[1]);
+  // `words`: two of every group; `cores`: where its columns are.
+  __device__ __forceinline__ void start(const std::uint32_t (&words)[2 * kGroups],
+                                        std::uint32_t cores, const Powers& powers) {
+#pragma unroll
+    for (int i = 0; i < 2 * kGroups; ++i) {
+      place(words[i], powers, a[i / 2][i % 2]);
+      pin(a[i / 2][i % 2]);
+    }
     wgmma_fence();
-    wgmma_fp16<false>(sums, a[0], cores_at(rows));
-    wgmma_fp16<true>(sums, a[1], cores_at(rows + 2 * kCorePitch));
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      wgmma_fp16<false>(sums[group], a[group][0], whole_cores(cores + 2 * group * kNextCores));
+      wgmma_fp16<true>(sums[group], a[group][1], whole_cores(cores + (2 * group + 1) * kNextCores));
+    }
     wgmma_commit();
   }
-  // Behind the wait for what start() began.
-  __device__ __forceinline__ void add_to(float (&to)[kTiles][4], float upper, float lower) {
-    pin(sums);
+  // Behind the wait for what start() began. `bytes`: the tile's scales; the groups begin at kFirst.
+  template <int kFirst>
+  __device__ __forceinline__ void add_to(float (&to)[kTiles][4], std::uint32_t bytes,
+                                         const Powers& powers) {
+    constexpr std::uint32_t kExponent = 0x7F800000U;
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      to[n][0] = fmaf(sums[n][0], upper, to[n][0]);
-      to[n][1] = fmaf(sums[n][1], upper, to[n][1]);
-      to[n][2] = fmaf(sums[n][2], lower, to[n][2]);
-      to[n][3] = fmaf(sums[n][3], lower, to[n][3]);
+    for (int group = 0; group < kGroups; ++group) {
+      pin(sums[group]);
+      const bool second = kFirst + group == 1;
+      const float upper =
+          __uint_as_float(bytes * (second ? powers.of_7 : powers.of_23) & kExponent);
+      const float lower = __uint_as_float((second ? bytes >> 1 : bytes * powers.of_15) & kExponent);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        to[n][0] = fmaf(sums[group][n][0], upper, to[n][0]);
+        to[n][1] = fmaf(sums[group][n][1], upper, to[n][1]);
+        to[n][2] = fmaf(sums[group][n][2], lower, to[n][2]);
+        to[n][3] = fmaf(sums[group][n][3], lower, to[n][3]);
+      }
     }
   }
 };
 
-// The step whose sums are under way.
+// A step of a sheet; what it has of the stage is no longer needed behind finish().
 template <BlockFormat kFormat, int kTiles>
 class SheetStep;
 
 template <int kTiles>
 class SheetStep<BlockFormat::mxfp4, kTiles> {
  public:
-  // `weights`: the warp's, `rows` the activations' of the stage. What has been loaded of it is no
-  // longer needed when this returns, but for the last group's activations.
-  __device__ __forceinline__ void start(Sums<kTiles>& sums, std::uint32_t weights,
-                                        std::uint32_t lane, std::uint32_t rows,
-                                        const Powers& powers) {
-    Weights<BlockFormat::mxfp4> step;
-    step.load(weights, lane);
-    const uint4& upper = step.quads[0];
-    const uint4& lower = step.quads[1];
-    const std::uint32_t next = rows + 4 * kCorePitch;
-    flights_[0].start(upper.x, upper.y, rows, powers);
-    flights_[1].start(upper.z, upper.w, next, powers);
-    wgmma_wait<1>();
-    add<0>(sums[0], flights_[0], step.scales.x, powers);
-    flights_[0].start(lower.x, lower.y, rows, powers);
-    wgmma_wait<1>();
-    add<1>(sums[0], flights_[1], step.scales.x, powers);
-    flights_[1].start(lower.z, lower.w, next, powers);
-    wgmma_wait<1>();
-    add<0>(sums[1], flights_[0], step.scales.y, powers);
+  // `cores`: the activations of the step.
+  __device__ __forceinline__ void start(Sums<kTiles>& sums,
+                                        const Weights<BlockFormat::mxfp4>& step,
+                                        std::uint32_t cores, const Powers& powers) {
+    const uint4& q = step.quads[0];
+    const uint4& p = step.quads[1];
     scales_ = step.scales.y;
+    if constexpr (kGroups == 2) {
+      flights_[0].start({q.x, q.y, q.z, q.w}, cores, powers);
+      flights_[1].start({p.x, p.y, p.z, p.w}, cores, powers);
+      wgmma_wait<1>();
+      flights_[0].template add_to<0>(sums[0], step.scales.x, powers);
+    } else {
+      const std::uint32_t next = cores + 2 * kNextCores;
+      flights_[0].start({q.x, q.y}, cores, powers);
+      flights_[1].start({q.z, q.w}, next, powers);
+      wgmma_wait<1>();
+      flights_[0].template add_to<0>(sums[0], step.scales.x, powers);
+      flights_[0].start({p.x, p.y}, cores, powers);
+      wgmma_wait<1>();
+      flights_[1].template add_to<1>(sums[0], step.scales.x, powers);
+      flights_[1].start({p.z, p.w}, next, powers);
+      wgmma_wait<1>();
+      flights_[0].template add_to<0>(sums[1], step.scales.y, powers);
+    }
   }
   __device__ __forceinline__ void finish(Sums<kTiles>& sums, const Powers& powers) {
     wgmma_wait<0>();
-    add<1>(sums[1], flights_[1], scales_, powers);
+    flights_[1].template add_to<2 - kGroups>(sums[1], scales_, powers);
   }
 
  private:
-  template <int kGroup>
-  __device__ __forceinline__ static void add(float (&to)[kTiles][4], GroupSums<kTiles>& group,
-                                             std::uint32_t bytes, const Powers& powers) {
-    constexpr std::uint32_t kExponent = 0x7F800000U;
-    const float upper =
-        __uint_as_float(bytes * (kGroup == 0 ? powers.of_23 : powers.of_7) & kExponent);
-    const float lower =
-        __uint_as_float((kGroup == 0 ? bytes * powers.of_15 : bytes >> 1) & kExponent);
-    group.add_to(to, upper, lower);
-  }
-
-  GroupSums<kTiles> flights_[2];
+  static constexpr int kGroups = 1;  // as many as registers allow
+  GroupSums<kTiles, kGroups> flights_[2];
   std::uint32_t scales_;
 };
 
 template <int kTiles>
 class SheetStep<BlockFormat::nvfp4, kTiles> {
  public:
-  __device__ __forceinline__ void start(Sums<kTiles>& sums, std::uint32_t weights,
-                                        std::uint32_t lane, std::uint32_t rows,
-                                        const Powers& powers) {
-    Weights<BlockFormat::nvfp4> step;
-    step.load(weights, lane);
+  __device__ __forceinline__ void start(Sums<kTiles>& sums,
+                                        const Weights<BlockFormat::nvfp4>& step,
+                                        std::uint32_t cores, const Powers& powers) {
     std::uint32_t pairs[4];
     scale_pairs(step.scales.x, pairs);
 #pragma unroll
@@ -157,7 +169,7 @@ class SheetStep<BlockFormat::nvfp4, kTiles> {
       wgmma_fence();
 #pragma unroll
       for (int word = 0; word < 4; ++word)
-        wgmma_fp16<true>(sums[tile], a_[tile][word], cores_at(rows + word * 2 * kCorePitch));
+        wgmma_fp16<true>(sums[tile], a_[tile][word], whole_cores(cores + word * kNextCores));
       wgmma_commit();
     }
   }

@@ -103,13 +103,17 @@ __device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, st
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-// 16 bytes from global to shared memory, past the first-level cache; arrive_copied() arrives when
-// all that the thread has begun so is there.
+// 16 bytes from global to shared memory, past the first-level cache. What a thread has begun between
+// two commits is there when it waits until fewer than so many of these groups are left.
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-__device__ __forceinline__ void arrive_copied(std::uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kLeft>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 __device__ __forceinline__ std::uint64_t evict_first() {
   std::uint64_t policy;

@@ -127,11 +127,12 @@ class SheetMultiplier {
     } else {
 #pragma unroll 2
       for (std::uint32_t step = 0; step < steps; ++step) {
-        SheetStep<kFormat, kUsed> operands;
+        Weights<kFormat> operands;
+        SheetStep<kFormat, kUsed> products;
         const std::uint32_t stage = ring_.wait();
-        fence_for_tensor_cores();
-        operands.start(sums, stage + weights, lane_, stage + kRows, call_.powers);
-        operands.finish(sums, call_.powers);
+        operands.load(stage + weights, lane_);
+        products.start(sums, operands, cores_at(stage + kRows), call_.powers);
+        products.finish(sums, call_.powers);
         ring_.release();
       }
     }

@@ -11,6 +11,7 @@
 #include "kernels/cuda/sm90/segment.cuh"
 #include "kernels/cuda/sm90/sheets.cuh"
 #include "kernels/cuda/sm90/stream.cuh"
+#include "kernels/cuda/sm90/wgmma.cuh"
 
 namespace moxie::cuda::sm90 {
 
@@ -70,6 +71,7 @@ class SheetScout {
   static constexpr std::uint32_t kRows = 32 / kParts;
   static constexpr std::uint32_t kCopies = kTiles * kRowsOfTile / kRows;
   static_assert(2 * kRows == kRowsOfTile);
+  static constexpr std::uint32_t kBegun = 2;  // stages whose rows are on their way
 
   __device__ void publish(const Head& head) {
     const bool multiplies = head.phase == kGateUp || head.phase == kDown;
@@ -114,10 +116,25 @@ class SheetScout {
             copy_16(to + i / 2 * kCoresBytes + i % 2 * (kRows * 16),
                     first[i] + step * kStepColumns);
         }
-        arrive_copied(sync_.weights_full[stage_.place]);
+        commit_copies();
         stage_.next();
+        if (begun_ < kBegun) {
+          ++begun_;
+          continue;
+        }
+        wait_for_copies<kBegun>();
+        complete();
       }
     }
+    wait_for_copies<0>();
+    for (; begun_ > 0; --begun_) complete();
+  }
+
+  // The rows of the oldest stage are there, for the tensor cores too.
+  __device__ __forceinline__ void complete() {
+    fence_for_tensor_cores();
+    arrive(sync_.weights_full[complete_.place]);
+    complete_.next();
   }
 
   const Call& call_;
@@ -127,6 +144,8 @@ class SheetScout {
   std::uint32_t ring_;
   Place<kSegments> at_{.parity = 1};
   Place<TSync::kPlaces> stage_{.parity = 1};
+  Place<TSync::kPlaces> complete_;  // whose copies are awaited next
+  std::uint32_t begun_ = 0;         // stages whose copies are not
 };
 
 // Tells other blocks what is stored. Who stores the last of an item's activations lifts its rows.
