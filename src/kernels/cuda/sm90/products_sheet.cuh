@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "kernels/cuda/sm90/products.cuh"
 #include "kernels/cuda/sm90/sheets.cuh"
@@ -57,129 +58,119 @@ __device__ __forceinline__ void pin(float (&sums)[kTiles][4]) {
   for (int i = 0; i < 4 * kTiles; ++i) pin(sums[i / 4][i % 4]);
 }
 
-// MXFP4: sums of groups of one tile on their way.
-template <int kTiles, int kGroups>
-struct GroupSums {
-  std::uint32_t a[kGroups][2][4];
-  float sums[kGroups][kTiles][4];
-
-  // `words`: two of every group; `cores`: where its columns are.
-  __device__ __forceinline__ void start(const std::uint32_t (&words)[2 * kGroups],
-                                        std::uint32_t cores, const Powers& powers) {
-#pragma unroll
-    for (int i = 0; i < 2 * kGroups; ++i) {
-      place(words[i], powers, a[i / 2][i % 2]);
-      pin(a[i / 2][i % 2]);
-    }
-    wgmma_fence();
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      wgmma_fp16<false>(sums[group], a[group][0], whole_cores(cores + 2 * group * kNextCores));
-      wgmma_fp16<true>(sums[group], a[group][1], whole_cores(cores + (2 * group + 1) * kNextCores));
-    }
-    wgmma_commit();
-  }
-  // Behind the wait for what start() began. `bytes`: the tile's scales; the groups begin at kFirst.
-  template <int kFirst>
-  __device__ __forceinline__ void add_to(float (&to)[kTiles][4], std::uint32_t bytes,
-                                         const Powers& powers) {
-    constexpr std::uint32_t kExponent = 0x7F800000U;
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      pin(sums[group]);
-      const bool second = kFirst + group == 1;
-      const float upper =
-          __uint_as_float(bytes * (second ? powers.of_7 : powers.of_23) & kExponent);
-      const float lower = __uint_as_float((second ? bytes >> 1 : bytes * powers.of_15) & kExponent);
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        to[n][0] = fmaf(sums[group][n][0], upper, to[n][0]);
-        to[n][1] = fmaf(sums[group][n][1], upper, to[n][1]);
-        to[n][2] = fmaf(sums[group][n][2], lower, to[n][2]);
-        to[n][3] = fmaf(sums[group][n][3], lower, to[n][3]);
-      }
-    }
-  }
-};
-
-// A step of a sheet; what it has of the stage is no longer needed behind finish().
+// A part of a step between two waits: its operands while the tensor cores read them, and what comes
+// out. Of MXFP4 it is one group of one tile, whose sums are added up under its scale; of NVFP4 one
+// tile, and its sums stay where they are.
 template <BlockFormat kFormat, int kTiles>
-class SheetStep;
+struct Flight;
 
 template <int kTiles>
-class SheetStep<BlockFormat::mxfp4, kTiles> {
- public:
+struct Flight<BlockFormat::mxfp4, kTiles> {
+  static constexpr int kOfStep = 4;
+  std::uint32_t a[2][4];
+  float sums[kTiles][4];
+
   // `cores`: the activations of the step.
-  __device__ __forceinline__ void start(Sums<kTiles>& sums,
+  template <int kPart>
+  __device__ __forceinline__ void start(Sums<kTiles>& /*sums*/,
                                         const Weights<BlockFormat::mxfp4>& step,
                                         std::uint32_t cores, const Powers& powers) {
-    const uint4& q = step.quads[0];
-    const uint4& p = step.quads[1];
-    scales_ = step.scales.y;
-    if constexpr (kGroups == 2) {
-      flights_[0].start({q.x, q.y, q.z, q.w}, cores, powers);
-      flights_[1].start({p.x, p.y, p.z, p.w}, cores, powers);
-      wgmma_wait<1>();
-      flights_[0].template add_to<0>(sums[0], step.scales.x, powers);
-    } else {
-      const std::uint32_t next = cores + 2 * kNextCores;
-      flights_[0].start({q.x, q.y}, cores, powers);
-      flights_[1].start({q.z, q.w}, next, powers);
-      wgmma_wait<1>();
-      flights_[0].template add_to<0>(sums[0], step.scales.x, powers);
-      flights_[0].start({p.x, p.y}, cores, powers);
-      wgmma_wait<1>();
-      flights_[1].template add_to<1>(sums[0], step.scales.x, powers);
-      flights_[1].start({p.z, p.w}, next, powers);
-      wgmma_wait<1>();
-      flights_[0].template add_to<0>(sums[1], step.scales.y, powers);
+    const uint4& q = step.quads[kPart / 2];
+    place(kPart % 2 == 0 ? q.x : q.z, powers, a[0]);
+    place(kPart % 2 == 0 ? q.y : q.w, powers, a[1]);
+    pin(a[0]), pin(a[1]);
+    wgmma_fence();
+    wgmma_fp16<false>(sums, a[0], whole_cores(cores + kPart % 2 * 2 * kNextCores));
+    wgmma_fp16<true>(sums, a[1], whole_cores(cores + (kPart % 2 * 2 + 1) * kNextCores));
+    wgmma_commit();
+  }
+  // Behind the wait for what start() began.
+  template <int kPart>
+  __device__ __forceinline__ void finish(Sums<kTiles>& to, const Weights<BlockFormat::mxfp4>& step,
+                                         const Powers& powers) {
+    constexpr std::uint32_t kExponent = 0x7F800000U;
+    const std::uint32_t bytes = kPart / 2 == 0 ? step.scales.x : step.scales.y;
+    const float upper =
+        __uint_as_float(bytes * (kPart % 2 == 0 ? powers.of_23 : powers.of_7) & kExponent);
+    const float lower =
+        __uint_as_float((kPart % 2 == 0 ? bytes * powers.of_15 : bytes >> 1) & kExponent);
+    pin(sums);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      float(&sum)[4] = to[kPart / 2][n];
+      sum[0] = fmaf(sums[n][0], upper, sum[0]);
+      sum[1] = fmaf(sums[n][1], upper, sum[1]);
+      sum[2] = fmaf(sums[n][2], lower, sum[2]);
+      sum[3] = fmaf(sums[n][3], lower, sum[3]);
     }
   }
-  __device__ __forceinline__ void finish(Sums<kTiles>& sums, const Powers& powers) {
-    wgmma_wait<0>();
-    flights_[1].template add_to<2 - kGroups>(sums[1], scales_, powers);
-  }
-
- private:
-  static constexpr int kGroups = 1;  // as many as registers allow
-  GroupSums<kTiles, kGroups> flights_[2];
-  std::uint32_t scales_;
 };
 
 template <int kTiles>
-class SheetStep<BlockFormat::nvfp4, kTiles> {
- public:
-  __device__ __forceinline__ void start(Sums<kTiles>& sums,
-                                        const Weights<BlockFormat::nvfp4>& step,
+struct Flight<BlockFormat::nvfp4, kTiles> {
+  static constexpr int kOfStep = 2;
+  std::uint32_t a[4][4];
+
+  template <int kPart>
+  __device__ __forceinline__ void start(Sums<kTiles>& sums, const Weights<BlockFormat::nvfp4>& step,
                                         std::uint32_t cores, const Powers& powers) {
     std::uint32_t pairs[4];
     scale_pairs(step.scales.x, pairs);
+    const uint4& q = step.quads[kPart];
+    const std::uint32_t words[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      const uint4 q = step.quads[tile];
-      const std::uint32_t words[4] = {q.x, q.y, q.z, q.w};
+    for (int word = 0; word < 4; ++word) {
+      place(words[word], powers, a[word]);
 #pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        std::uint32_t(&a)[4] = a_[tile][word];
-        place(words[word], powers, a);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = multiply_halves(a[i], pairs[2 * tile + i % 2]);
-        pin(a);
-      }
-      wgmma_fence();
-#pragma unroll
-      for (int word = 0; word < 4; ++word)
-        wgmma_fp16<true>(sums[tile], a_[tile][word], whole_cores(cores + word * kNextCores));
-      wgmma_commit();
+      for (int i = 0; i < 4; ++i)
+        a[word][i] = multiply_halves(a[word][i], pairs[2 * kPart + i % 2]);
+      pin(a[word]);
     }
+    wgmma_fence();
+#pragma unroll
+    for (int word = 0; word < 4; ++word)
+      wgmma_fp16<true>(sums[kPart], a[word], whole_cores(cores + word * kNextCores));
+    wgmma_commit();
   }
-  __device__ __forceinline__ void finish(Sums<kTiles>& sums, const Powers& /*powers*/) {
-    wgmma_wait<0>();
-    pin(sums[0]), pin(sums[1]);
+  template <int kPart>
+  __device__ __forceinline__ void finish(Sums<kTiles>& to,
+                                         const Weights<BlockFormat::nvfp4>& /*step*/,
+                                         const Powers& /*powers*/) {
+    pin(to[kPart]);
   }
-
- private:
-  std::uint32_t a_[2][4][4];
 };
+
+// The next kSteps steps of a warp; `ring` gives stages. The operands of a part are made while the
+// products of those before it are under way.
+template <BlockFormat kFormat, int kTiles, int kSteps, class TRing>
+__device__ __forceinline__ void multiply_shared(Sums<kTiles>& sums, TRing& ring,
+                                                std::uint32_t weights_at, std::uint32_t rows_at,
+                                                std::uint32_t lane, const Powers& powers) {
+  using Part = Flight<kFormat, kTiles>;
+  constexpr int kFlights = kTiles > 2 ? 2 : 2;
+  constexpr int kParts = kSteps * Part::kOfStep;
+  Part flights[kFlights];
+  Weights<kFormat> steps[kSteps];
+  std::uint32_t cores = 0;
+  const auto turn = [&]<int kAt>() {
+    constexpr int kDone = kAt - kFlights;
+    constexpr int kOf = Part::kOfStep;
+    if constexpr (kAt < kParts && kAt % kOf == 0) {
+      const std::uint32_t stage = ring.template wait<(kAt > 0 ? 1 : 0)>();
+      steps[kAt / kOf].load(stage + weights_at, lane);
+      cores = cores_at(stage + rows_at);
+    }
+    if constexpr (kDone >= 0) {
+      wgmma_wait<(kAt < kParts ? kFlights - 1 : kParts - 1 - kDone)>();
+      flights[kDone % kFlights].template finish<kDone % kOf>(sums, steps[kDone / kOf], powers);
+      if constexpr (kDone % kOf == kOf - 1) ring.release();
+    }
+    if constexpr (kAt < kParts)
+      flights[kAt % kFlights].template start<kAt % kOf>(sums, steps[kAt / kOf], cores, powers);
+  };
+  [&]<int... kAt>(std::integer_sequence<int, kAt...>) {
+    (turn.template operator()<kAt>(), ...);
+  }(std::make_integer_sequence<int, kParts + kFlights>{});
+}
 
 }  // namespace moxie::cuda::sm90

@@ -20,10 +20,14 @@ class RingReader {
  public:
   __device__ RingReader(TSync sync, std::uint32_t ring) : sync_(sync), ring_(ring) {}
 
-  // Waits for the next stage. Returns where it starts.
+  // Waits for the next stage, kAhead of the first that is not released. Returns where it starts.
+  template <int kAhead = 0>
   __device__ __forceinline__ std::uint32_t wait() const {
-    wait_barrier(sync_.weights_full[at_.place], at_.parity);
-    return ring_ + at_.place * kStageBytes;
+    Place<TSync::kPlaces> at = at_;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) at.next();
+    wait_barrier(sync_.weights_full[at.place], at.parity);
+    return ring_ + at.place * kStageBytes;
   }
   // All lanes have loaded what they want of the stage.
   __device__ __forceinline__ void release() {

@@ -125,16 +125,10 @@ class SheetMultiplier {
         sm90::multiply(sums, operands, call_.powers);
       }
     } else {
-#pragma unroll 2
-      for (std::uint32_t step = 0; step < steps; ++step) {
-        Weights<kFormat> operands;
-        SheetStep<kFormat, kUsed> products;
-        const std::uint32_t stage = ring_.wait();
-        operands.load(stage + weights, lane_);
-        products.start(sums, operands, cores_at(stage + kRows), call_.powers);
-        products.finish(sums, call_.powers);
-        ring_.release();
-      }
+      for (std::uint32_t two = 0; two < steps / 2; ++two)
+        multiply_shared<kFormat, kUsed, 2>(sums, ring_, weights, kRows, lane_, call_.powers);
+      if (steps % 2 != 0)
+        multiply_shared<kFormat, kUsed, 1>(sums, ring_, weights, kRows, lane_, call_.powers);
     }
   }
 

@@ -59,10 +59,11 @@ class SheetScout {
       : call_(call), sync_(sync), shared_(shared), lane_(threadIdx.x % 32), ring_(ring) {}
 
   __device__ void run() {
-    each_segment<Stages>(call_, sync_, shared_.queue, [this](Head head) {
+    const auto next = [this](Head head) {
       add_item(call_, head);
       publish(head);
-    });
+    };
+    each_segment<Stages>(call_, sync_, shared_.queue, next, [this] { complete_all(); });
   }
 
  private:
@@ -79,6 +80,7 @@ class SheetScout {
     const std::uint32_t slot = has_row ? call_.work.items[head.item].slot[lane_] : 0;
     const std::uint32_t row =
         head.phase == kGateUp ? slot / static_cast<std::uint32_t>(call_.args.shape.top_k) : slot;
+    complete_all();  // while the item comes
     if (head.phase == kDown)  // its rows are lifted
       wait_for_count(call_.work.gate_up_units + head.item, call_.experts.gate_up.units + 1);
     const std::uint32_t* amax = head.phase == kGateUp ? call_.work.x_amax : call_.work.act_amax;
@@ -126,6 +128,9 @@ class SheetScout {
         complete();
       }
     }
+  }
+  __device__ __forceinline__ void complete_all() {
+    if (begun_ == 0) return;
     wait_for_copies<0>();
     for (; begun_ > 0; --begun_) complete();
   }

@@ -143,12 +143,17 @@ __device__ __forceinline__ void put_head(const Head& head, Segment& to) {
 }
 
 // Publishes the segments of the block's chunks, one after another, until there are none. By one
-// warp; TStages knows the units of an item. What an item has is left out.
-template <class TStages, class TSync, class Publish>
+// warp; TStages knows the units of an item. What an item has is left out. `rest` comes before a
+// wait for the next chunk.
+struct NoRest {
+  __device__ void operator()() const {}
+};
+template <class TStages, class TSync, class Publish, class Rest = NoRest>
 __device__ __forceinline__ void each_segment(const Call& call, TSync sync, const Queue& queue,
-                                             const Publish& publish) {
+                                             const Publish& publish, const Rest& rest = {}) {
   Place<Queue::kSize> turn;
   for (std::uint32_t number = 0;; ++number) {
+    rest();
     wait_barrier(sync.chunk_full[turn.place], turn.parity);
     const Chunk chunk = queue.chunks[turn.place];
     turn.next();
