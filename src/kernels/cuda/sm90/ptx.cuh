@@ -103,10 +103,11 @@ __device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, st
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-// 16 bytes from global to shared memory, past the first-level cache. What a thread has begun between
+// 16 bytes from global to shared memory, past the first-level cache, or `bytes` of them and zeros. What a thread has begun between
 // two commits is there when it waits until fewer than so many of these groups are left.
-__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, std::uint32_t bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
 }
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -125,9 +125,11 @@ class SheetMultiplier {
         sm90::multiply(sums, operands, call_.powers);
       }
     } else {
-      for (std::uint32_t two = 0; two < steps / 2; ++two)
-        multiply_shared<kFormat, kUsed, 2>(sums, ring_, weights, kRows, lane_, call_.powers);
-      if (steps % 2 != 0)
+      constexpr int kAtOnce = kFormat == BlockFormat::mxfp4 ? 1 : 2;
+#pragma unroll(3 - kAtOnce)
+      for (std::uint32_t turn = 0; turn < steps / kAtOnce; ++turn)
+        multiply_shared<kFormat, kUsed, kAtOnce>(sums, ring_, weights, kRows, lane_, call_.powers);
+      if (steps % kAtOnce != 0)
         multiply_shared<kFormat, kUsed, 1>(sums, ring_, weights, kRows, lane_, call_.powers);
     }
   }

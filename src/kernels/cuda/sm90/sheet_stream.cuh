@@ -98,13 +98,14 @@ class SheetScout {
     const Product& product = product_of(call_, head.phase);
     const std::uint16_t* rows = head.phase == kGateUp ? call_.work.lifted_x : call_.work.lifted_act;
     const std::uint16_t* first[kCopies];
-    std::uint32_t copies = 0;  // of this lane
+    std::uint32_t bytes[kCopies];
+    const std::uint32_t copies = (head.rows + kRowsOfTile - 1) / kRowsOfTile * 2;
 #pragma unroll
     for (std::uint32_t i = 0; i < kCopies; ++i) {
       const std::uint32_t place = i * kRows + lane_ / kParts;
       const std::uint32_t of_place = __shfl_sync(0xFFFFFFFFU, row, place);
       first[i] = rows + std::uint64_t{of_place} * product.columns + lane_ % kParts * 8;
-      if (place < head.rows) copies = i + 1;
+      bytes[i] = place < head.rows ? 16 : 0;
     }
     const std::uint32_t offset =
         kWarps * step_bytes(kFormat) + lane_ % kParts * kCorePitch + lane_ / kParts * 16;
@@ -116,7 +117,7 @@ class SheetScout {
         for (std::uint32_t i = 0; i < kCopies; ++i) {
           if (i < copies)
             copy_16(to + i / 2 * kCoresBytes + i % 2 * (kRows * 16),
-                    first[i] + step * kStepColumns);
+                    first[i] + step * kStepColumns, bytes[i]);
         }
         commit_copies();
         stage_.next();
