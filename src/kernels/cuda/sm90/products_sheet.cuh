@@ -24,7 +24,17 @@ __device__ __forceinline__ std::uint64_t whole_cores(std::uint32_t cores) {
   return std::uint64_t{kCoresBytes >> 4} << 32 | cores;
 }
 
-// D = A B, or D += A B: A 64 x 16 fp16, 16 rows of each of four warps; B 16 x 16 or 24 fp16.
+// D = A B, or D += A B: A 64 x 16 fp16, 16 rows of each of four warps; B 16 x 8 .. 32 fp16.
+template <bool kAdds>
+__device__ __forceinline__ void wgmma_fp16(float (&d)[1][4], const std::uint32_t (&a)[4],
+                                           std::uint64_t b) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.u32 add, %9, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, add, 1, 1, 0;\n}"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdds ? 1 : 0));
+}
 template <bool kAdds>
 __device__ __forceinline__ void wgmma_fp16(float (&d)[2][4], const std::uint32_t (&a)[4],
                                            std::uint64_t b) {
@@ -45,6 +55,20 @@ __device__ __forceinline__ void wgmma_fp16(float (&d)[3][4], const std::uint32_t
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, %16, add, 1, 1, 0;\n}"
       : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
         "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdds ? 1 : 0));
+}
+
+template <bool kAdds>
+__device__ __forceinline__ void wgmma_fp16(float (&d)[4][4], const std::uint32_t (&a)[4],
+                                           std::uint64_t b) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.u32 add, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, "
+      "add, 1, 1, 0;\n}"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
+        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdds ? 1 : 0));
 }
 
@@ -147,7 +171,7 @@ __device__ __forceinline__ void multiply_shared(Sums<kTiles>& sums, TRing& ring,
                                                 std::uint32_t weights_at, std::uint32_t rows_at,
                                                 std::uint32_t lane, const Powers& powers) {
   using Part = Flight<kFormat, kTiles>;
-  constexpr int kFlights = kTiles > 2 ? 2 : 2;
+  constexpr int kFlights = kTiles > 3 ? 1 : 2;
   constexpr int kParts = kSteps * Part::kOfStep;
   Part flights[kFlights];
   Weights<kFormat> steps[kSteps];

@@ -92,8 +92,8 @@ struct Shared {
   std::uint32_t amax[kMostRows];  // of the rows that lie in memory
   SmallItems small;
 };
-inline constexpr std::uint32_t kBarriers = 2560;  // where they start
-inline constexpr std::uint32_t kSharedBytes = 2944;
+inline constexpr std::uint32_t kBarriers = 3072;  // where they start
+inline constexpr std::uint32_t kSharedBytes = 3456;
 static_assert(sizeof(SmallScratch) <= kSumsBytes / 2);  // lies there while there are no sums
 static_assert(sizeof(Shared) <= kBarriers);
 

@@ -53,6 +53,7 @@ class SheetMultiplier {
  private:
   template <std::uint32_t kPhase>
   __device__ void multiply(const Segment& segment) {
+    if (segment.rows > 3 * kRowsOfTile) return multiply<kPhase, 4>(segment);
     if (segment.rows > 2 * kRowsOfTile) return multiply<kPhase, 3>(segment);
     if (segment.rows > kRowsOfTile) return multiply<kPhase, 2>(segment);
     multiply<kPhase, 1>(segment);
@@ -125,7 +126,7 @@ class SheetMultiplier {
         sm90::multiply(sums, operands, call_.powers);
       }
     } else {
-      constexpr int kAtOnce = kFormat == BlockFormat::mxfp4 ? 1 : 2;
+      constexpr int kAtOnce = kFormat == BlockFormat::mxfp4 || kUsed > 2 ? 1 : 2;
 #pragma unroll(3 - kAtOnce)
       for (std::uint32_t turn = 0; turn < steps / kAtOnce; ++turn)
         multiply_shared<kFormat, kUsed, kAtOnce>(sums, ring_, weights, kRows, lane_, call_.powers);

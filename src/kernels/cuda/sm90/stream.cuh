@@ -139,7 +139,7 @@ __device__ __forceinline__ void put_head(const Head& head, Segment& to) {
   to.phase = head.phase, to.chunk = head.chunk, to.begins = head.begins;
   to.unit = head.unit, to.end = head.end;
   to.item = head.item, to.expert = head.expert, to.rows = head.rows;
-  to.there = (1U << head.rows) - 1;
+  to.there = static_cast<std::uint32_t>((std::uint64_t{1} << head.rows) - 1);
 }
 
 // Publishes the segments of the block's chunks, one after another, until there are none. By one
