@@ -28,7 +28,7 @@ constexpr Variant small() {
 }
 // The first that fits is the best; calls of few tokens have no wide items. Wide ones are sheets,
 // which take the same memory whatever the widths are.
-constexpr std::array kVariants = {variant<7, 7>(), variant<4, 7>(), variant<7, 0>(),
+constexpr std::array kVariants = {variant<7, 8>(), variant<4, 8>(), variant<7, 0>(),
                                   variant<4, 0>()};
 
 constexpr std::array kSmall = {small<10>(), small<7>(), small<4>()};

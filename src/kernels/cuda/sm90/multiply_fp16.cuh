@@ -41,7 +41,7 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
     const RowPlace place{.to = rows_,
                          .row_bytes = memory_of<kTiles>(call_).row_bytes[kPhase],
                          .count = segment.rows,
-                         .row = segment.row,
+                         .row = segment.row(),
                          .amax = segment.amax};
     // Activations of a small call come while this waits for them.
     constexpr bool kAwaits = TSync::kSmall && kPhase == kDown;

@@ -24,17 +24,8 @@ __device__ __forceinline__ std::uint64_t whole_cores(std::uint32_t cores) {
   return std::uint64_t{kCoresBytes >> 4} << 32 | cores;
 }
 
-// D = A B, or D += A B: A 64 x 16 fp16, 16 rows of each of four warps; B 16 x 8 .. 32 fp16.
-template <bool kAdds>
-__device__ __forceinline__ void wgmma_fp16(float (&d)[1][4], const std::uint32_t (&a)[4],
-                                           std::uint64_t b) {
-  asm volatile(
-      "{.reg .pred add; setp.ne.u32 add, %9, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
-      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, add, 1, 1, 0;\n}"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdds ? 1 : 0));
-}
+// D = A B, or D += A B: A 64 x 16 fp16, 16 rows of each of four warps; B 16 x 16, 24 or
+// 32 fp16.
 template <bool kAdds>
 __device__ __forceinline__ void wgmma_fp16(float (&d)[2][4], const std::uint32_t (&a)[4],
                                            std::uint64_t b) {
@@ -164,36 +155,25 @@ struct Flight<BlockFormat::nvfp4, kTiles> {
   }
 };
 
-// The next kSteps steps of a warp; `ring` gives stages. The operands of a part are made while the
-// products of those before it are under way.
-template <BlockFormat kFormat, int kTiles, int kSteps, class TRing>
-__device__ __forceinline__ void multiply_shared(Sums<kTiles>& sums, TRing& ring,
-                                                std::uint32_t weights_at, std::uint32_t rows_at,
-                                                std::uint32_t lane, const Powers& powers) {
-  using Part = Flight<kFormat, kTiles>;
-  constexpr int kFlights = kTiles > 3 ? 1 : 2;
-  constexpr int kParts = kSteps * Part::kOfStep;
-  Part flights[kFlights];
-  Weights<kFormat> steps[kSteps];
-  std::uint32_t cores = 0;
-  const auto turn = [&]<int kAt>() {
-    constexpr int kDone = kAt - kFlights;
-    constexpr int kOf = Part::kOfStep;
-    if constexpr (kAt < kParts && kAt % kOf == 0) {
-      const std::uint32_t stage = ring.template wait<(kAt > 0 ? 1 : 0)>();
-      steps[kAt / kOf].load(stage + weights_at, lane);
-      cores = cores_at(stage + rows_at);
-    }
+// One step of a warp. The operands of a part are made while the products of those before it are
+// under way; all products are there when this returns. `cores`: the activations of the step.
+template <BlockFormat kFormat, int kTiles>
+__device__ __forceinline__ void multiply_shared(Sums<kTiles>& sums, const Weights<kFormat>& step,
+                                                std::uint32_t cores, const Powers& powers) {
+  constexpr int kFlights = kTiles > 3 ? 1 : 2;  // as many as registers allow
+  constexpr int kParts = Flight<kFormat, kTiles>::kOfStep;
+  Flight<kFormat, kTiles> flights[kFlights];
+  const auto turn = [&]<int kPart>() {
+    constexpr int kDone = kPart - kFlights;
     if constexpr (kDone >= 0) {
-      wgmma_wait<(kAt < kParts ? kFlights - 1 : kParts - 1 - kDone)>();
-      flights[kDone % kFlights].template finish<kDone % kOf>(sums, steps[kDone / kOf], powers);
-      if constexpr (kDone % kOf == kOf - 1) ring.release();
+      wgmma_wait<(kPart < kParts ? kFlights - 1 : kParts - 1 - kDone)>();
+      flights[kDone % kFlights].template finish<kDone>(sums, step, powers);
     }
-    if constexpr (kAt < kParts)
-      flights[kAt % kFlights].template start<kAt % kOf>(sums, steps[kAt / kOf], cores, powers);
+    if constexpr (kPart < kParts)
+      flights[kPart % kFlights].template start<kPart>(sums, step, cores, powers);
   };
-  [&]<int... kAt>(std::integer_sequence<int, kAt...>) {
-    (turn.template operator()<kAt>(), ...);
+  [&]<int... kPart>(std::integer_sequence<int, kPart...>) {
+    (turn.template operator()<kPart>(), ...);
   }(std::make_integer_sequence<int, kParts + kFlights>{});
 }
 

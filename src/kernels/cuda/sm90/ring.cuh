@@ -20,14 +20,10 @@ class RingReader {
  public:
   __device__ RingReader(TSync sync, std::uint32_t ring) : sync_(sync), ring_(ring) {}
 
-  // Waits for the next stage, kAhead of the first that is not released. Returns where it starts.
-  template <int kAhead = 0>
+  // Waits for the next stage. Returns where it starts.
   __device__ __forceinline__ std::uint32_t wait() const {
-    Place<TSync::kPlaces> at = at_;
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) at.next();
-    wait_barrier(sync_.weights_full[at.place], at.parity);
-    return ring_ + at.place * kStageBytes;
+    wait_barrier(sync_.weights_full[at_.place], at_.parity);
+    return ring_ + at_.place * kStageBytes;
   }
   // All lanes have loaded what they want of the stage.
   __device__ __forceinline__ void release() {

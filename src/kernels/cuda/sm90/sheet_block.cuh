@@ -25,7 +25,7 @@ class SheetMultiplier {
         warp_(__shfl_sync(0xFFFFFFFFU, multiplier_thread() / 32, 0)),
         lane_(threadIdx.x % 32),
         totals_(ring + TSync::kPlaces * sheet_stage_bytes(kFormat, kTiles) +
-                warp_ * kTiles * 2 * kTileSums + lane_ * 16),
+                warp_ * totals_in_memory(kTiles) * 2 * kTileSums + lane_ * 16),
         ring_(sync, ring) {}
 
   __device__ void run() {
@@ -87,12 +87,14 @@ class SheetMultiplier {
   __device__ __forceinline__ void add(float (&totals)[2][kUsed][4],
                                       const float (&sums)[2][kUsed][4], bool first,
                                       bool last) const {
+    constexpr int kInMemory = totals_in_memory(kUsed);
 #pragma unroll
     for (int i = 0; i < 2 * kUsed; ++i) {
       float(&total)[4] = totals[i / kUsed][i % kUsed];
       const float(&sum)[4] = sums[i / kUsed][i % kUsed];
-      const std::uint32_t at = totals_ + i * kTileSums;
-      if constexpr (kUsed * kRowsOfTile > kRowsInRegisters) {
+      const bool in_memory = i % kUsed < kInMemory;
+      const std::uint32_t at = totals_ + (i / kUsed * kInMemory + i % kUsed) * kTileSums;
+      if (in_memory) {
         uint4 before = make_uint4(0, 0, 0, 0);
         if (!first) before = load_shared4(at);
         total[0] = __uint_as_float(before.x), total[1] = __uint_as_float(before.y);
@@ -100,9 +102,7 @@ class SheetMultiplier {
       }
 #pragma unroll
       for (int k = 0; k < 4; ++k) total[k] += sum[k];
-      if constexpr (kUsed * kRowsOfTile > kRowsInRegisters) {
-        if (!last) store_shared4(at, total);
-      }
+      if (in_memory && !last) store_shared4(at, total);
     }
   }
 
@@ -126,12 +126,14 @@ class SheetMultiplier {
         sm90::multiply(sums, operands, call_.powers);
       }
     } else {
-      constexpr int kAtOnce = kFormat == BlockFormat::mxfp4 || kUsed > 2 ? 1 : 2;
-#pragma unroll(3 - kAtOnce)
-      for (std::uint32_t turn = 0; turn < steps / kAtOnce; ++turn)
-        multiply_shared<kFormat, kUsed, kAtOnce>(sums, ring_, weights, kRows, lane_, call_.powers);
-      if (steps % kAtOnce != 0)
-        multiply_shared<kFormat, kUsed, 1>(sums, ring_, weights, kRows, lane_, call_.powers);
+#pragma unroll 2
+      for (std::uint32_t step = 0; step < steps; ++step) {
+        Weights<kFormat> operands;
+        const std::uint32_t stage = ring_.wait();
+        operands.load(stage + weights, lane_);
+        multiply_shared(sums, operands, cores_at(stage + kRows), call_.powers);
+        ring_.release();
+      }
     }
   }
 

@@ -42,11 +42,14 @@ __host__ __device__ constexpr std::uint32_t sheet_stage_bytes(BlockFormat format
   return kWarps * step_bytes(format) + tiles * kCoresBytes;
 }
 
-// Behind the stages: a warp's totals over the splits of its strip, where its registers do not hold
-// them, of items of more than 16 rows.
-inline constexpr std::uint32_t kRowsInRegisters = 16;
+// Behind the stages: of items of more than 16 rows a warp's totals over the splits of its strip, of
+// the first 16; registers hold the others.
+inline constexpr std::uint32_t kTilesInMemory = 2;
+__host__ __device__ constexpr std::uint32_t totals_in_memory(std::uint32_t tiles) {
+  return tiles > kTilesInMemory ? kTilesInMemory : 0;
+}
 __host__ __device__ constexpr std::uint32_t sheet_totals_bytes(std::uint32_t tiles) {
-  return tiles * kRowsOfTile > kRowsInRegisters ? kWarps * tiles * 2 * kTileSums : 0;
+  return kWarps * totals_in_memory(tiles) * 2 * kTileSums;
 }
 
 // The barriers of such a block. `segment_stored` opens when all results of a segment are written.

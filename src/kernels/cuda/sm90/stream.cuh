@@ -220,7 +220,8 @@ class Scout {
     last_row_ = head.phase == kGateUp && counts ? row : kNoRow - 1;
     wait_barrier(sync_.segment_free[at_.place], at_.parity);
     Segment& to = shared_.segments[at_.place];
-    if (has_row) to.slot[lane] = slot, to.row[lane] = row, to.amax[lane] = 0;
+    if (has_row) to.slot[lane] = slot, to.row()[lane] = row;
+    if (lane < kRowsOfTile) to.amax[lane] = 0;
     if (lane == 0) {
       put_head(head, to);
       to.same_rows = same ? 1 : 0;
