@@ -53,7 +53,8 @@ class SheetMultiplier {
  private:
   template <std::uint32_t kPhase>
   __device__ void multiply(const Segment& segment) {
-    if (segment.rows > 3 * kRowsOfTile) return multiply<kPhase, 4>(segment);
+    if constexpr (kTiles > 3)
+      if (segment.rows > 3 * kRowsOfTile) return multiply<kPhase, 4>(segment);
     if (segment.rows > 2 * kRowsOfTile) return multiply<kPhase, 3>(segment);
     if (segment.rows > kRowsOfTile) return multiply<kPhase, 2>(segment);
     multiply<kPhase, 1>(segment);
