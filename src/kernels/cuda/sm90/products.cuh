@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of a warp: 32 rows x 64 columns of weights from shared memory times 8, 16 or 24 rows of
-// activations, on fp16 MMAs. Products are exact; MXFP4 sums of a group are added to fp32 under the
-// group's power of two, NVFP4 weights are multiplied by their block scale before, which is exact
-// too.
+// One step of a warp: 32 rows x 64 columns of weights from shared memory times 8 rows of
+// activations or several times 8, on fp16 MMAs. Products are exact; MXFP4 sums of a group are added
+// to fp32 under the group's power of two, NVFP4 weights are multiplied by their block scale before,
+// which is exact too.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +59,7 @@ struct Step : Weights<kFormat> {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       rows[n][0] = load_shared4(at + n * 8 * row_bytes);
-      rows[n][1] =
-          load_shared4(at + n * 8 * row_bytes + (kFormat == BlockFormat::mxfp4 ? 64 : 16));
+      rows[n][1] = load_shared4(at + n * 8 * row_bytes + (kFormat == BlockFormat::mxfp4 ? 64 : 16));
     }
   }
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of a sheet on fp16 wgmma: four warps with neighbouring strips share an instruction, to which
-// each brings 16 rows of weights in registers, while the activations stay in shared memory. Terms
-// are added up in the order of products.cuh and with the same bits.
+// Steps of a sheet on fp16 wgmma: four warps with neighbouring strips share an instruction, to
+// which each brings 16 rows of weights in registers, while the activations stay in shared memory.
+// Terms are added up in the order of products.cuh and with the same bits.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace moxie::cuda::sm90 {
 
-// Matrix B of an instruction: two core matrices for every 8 rows, K-major without swizzle. The lower
-// word of its descriptor, in which addresses count in 16 bytes; the upper one is the distance from
-// tile to tile.
+// Matrix B of an instruction: two core matrices for every 8 rows, K-major without swizzle. The
+// lower word of its descriptor, in which addresses count in 16 bytes; the upper one is the distance
+// from tile to tile.
 __device__ __forceinline__ std::uint32_t cores_at(std::uint32_t at) {
   return (at >> 4) + (kCorePitch >> 4 << 16);
 }

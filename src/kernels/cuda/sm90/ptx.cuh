@@ -28,8 +28,8 @@ __device__ __forceinline__ std::uint32_t load_shared1(std::uint32_t at) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
   return v;
 }
-// Four matrices of 8 rows x 16 bytes, whose rows are where the lanes 8 i .. 8 i + 7 say: of each the
-// lane gets 4 bytes of row lane / 4.
+// Four matrices of 8 rows x 16 bytes, whose rows are where the lanes 8 i .. 8 i + 7 say: of each
+// the lane gets 4 bytes of row lane / 4.
 __device__ __forceinline__ uint4 load_matrices(std::uint32_t at) {
   uint4 v;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -103,8 +103,9 @@ __device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, st
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-// 16 bytes from global to shared memory, past the first-level cache, or `bytes` of them and zeros. What a thread has begun between
-// two commits is there when it waits until fewer than so many of these groups are left.
+// 16 bytes from global to shared memory, past the first-level cache, or `bytes` of them and zeros.
+// What a thread has begun between two commits is a group, and is there when it has waited until no
+// more than kLeft groups behind it are left.
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, std::uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");

@@ -25,9 +25,9 @@ __device__ __forceinline__ uint4 load_chunk(ActFormat format, const RowsOf& rows
   return pack_bf16(values);
 }
 
-// The order of a lifted row is that of its products: an MMA takes 16 columns as two pieces of 16
-// bytes, 4 from each of 4 lanes (see word_column()), and pieces follow each other. Four lanes have
-// four words each and need one of each: a transposition. `step` is the distance of these lanes.
+// A lifted row has the order of its products: an MMA takes 16 columns as two pieces of 16 bytes, 4
+// bytes of each of four lanes of weights (see word_column()), and the pieces follow each other. The
+// four lanes here that have these columns, `step` apart, transpose their words.
 __device__ __forceinline__ uint4 transposed(uint4 words, std::uint32_t lane, std::uint32_t step) {
   const auto exchange = [](std::uint32_t& a, std::uint32_t& b, bool upper, std::uint32_t distance) {
     const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFU, upper ? a : b, distance);
@@ -41,11 +41,9 @@ __device__ __forceinline__ uint4 transposed(uint4 words, std::uint32_t lane, std
   exchange(words.y, words.w, high, 2 * step);
   return words;
 }
-// Neighbours of the format's four lanes, and where the piece of a lane lies behind its chunk's
-// group, both in lanes or chunks of 8 columns.
 struct PieceOrder {
   std::uint32_t step;
-  std::uint32_t place;
+  std::uint32_t place;  // of the lane's piece among the 8 of a step
 };
 __device__ __forceinline__ PieceOrder piece_order(BlockFormat format, std::uint32_t lane) {
   if (format == BlockFormat::mxfp4) return {1, lane % 8};
@@ -83,7 +81,7 @@ __device__ inline void lift_row(const ExpertsShape& shape, const RowsOf& rows, s
     for (int i = 0; i < kAtOnce; ++i) {
       const uint4 piece = transposed(lifted(pairs[i], lift), lane, order.step);
       const std::uint32_t column = first + i * kColumns;
-      const std::uint32_t at = column - lane % 8 * kChunk + order.place * kChunk;
+      const std::uint32_t at = column / kStepColumns * kStepColumns + order.place * kChunk;
       if (column < rows.columns) *reinterpret_cast<uint4*>(to + at) = piece;
     }
   }

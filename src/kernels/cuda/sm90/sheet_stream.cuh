@@ -73,6 +73,7 @@ class SheetScout {
   static constexpr std::uint32_t kCopies = kTiles * kRowsOfTile / kRows;
   static_assert(2 * kRows == kRowsOfTile);
   static constexpr std::uint32_t kBegun = 2;  // stages whose rows are on their way
+  static_assert(kBegun < TSync::kPlaces);
 
   __device__ void publish(const Head& head) {
     const bool multiplies = head.phase == kGateUp || head.phase == kDown;
@@ -80,7 +81,7 @@ class SheetScout {
     const std::uint32_t slot = has_row ? call_.work.items[head.item].slot[lane_] : 0;
     const std::uint32_t row =
         head.phase == kGateUp ? slot / static_cast<std::uint32_t>(call_.args.shape.top_k) : slot;
-    complete_all();  // while the item comes
+    complete_all();           // while the item comes
     if (head.phase == kDown)  // its rows are lifted
       wait_for_count(call_.work.gate_up_units + head.item, call_.experts.gate_up.units + 1);
     const std::uint32_t* amax = head.phase == kGateUp ? call_.work.x_amax : call_.work.act_amax;
@@ -93,7 +94,8 @@ class SheetScout {
     if (multiplies) copy_rows(head, row);
   }
 
-  // `row`: the lane's of the item.
+  // `row`: the lane's of the item. Rows that are missing in the last 8 are zeros: tensor cores draw
+  // less power for them than for what was there before.
   __device__ __forceinline__ void copy_rows(const Head& head, std::uint32_t row) {
     const Product& product = product_of(call_, head.phase);
     const std::uint16_t* rows = head.phase == kGateUp ? call_.work.lifted_x : call_.work.lifted_act;
@@ -116,8 +118,8 @@ class SheetScout {
 #pragma unroll
         for (std::uint32_t i = 0; i < kCopies; ++i) {
           if (i < copies)
-            copy_16(to + i / 2 * kCoresBytes + i % 2 * (kRows * 16),
-                    first[i] + step * kStepColumns, bytes[i]);
+            copy_16(to + i / 2 * kCoresBytes + i % 2 * (kRows * 16), first[i] + step * kStepColumns,
+                    bytes[i]);
         }
         commit_copies();
         stage_.next();
