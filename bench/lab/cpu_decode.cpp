@@ -109,7 +109,7 @@ void kernel_bands(const Band& band, const typename Products::Record* x) {
   const std::uint64_t index = (band.at.codes - codes.data()) / kCodeBytes;
   Products::multiply({.at = {band.at.codes, scales.data() + index * scale_bytes},
                       .columns = kColumns,
-                      .ahead = tiles::tiles_ahead(),
+                      .prefetch = tiles::prefetch_of_processor(),
                       .code_bytes = kCodeBytes,
                       .scale_bytes = scale_bytes},
                      rows, kRows, sums);

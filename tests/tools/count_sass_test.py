@@ -122,6 +122,12 @@ class CountSass(unittest.TestCase):
         (loop,) = count(qloop(8).replace("R52, R28", "R52, R24"), FP8.format(8, 0, 0)).loops
         self.assertEqual((loop.rows, loop.weights), (16, 512))
 
+    def test_hgmmas_have_half_as_many_weights(self):
+        for rows in (16, 24, 32):
+            text = qloop(rows).replace("QGMMA", "HGMMA").replace("x32.F32.E5M2.E4M3", "x16.F32")
+            (loop,) = count(text.replace("R52, R28", "R60, R28")).loops
+            self.assertEqual((loop.rows, loop.weights, loop.pipes["tensor"]), (rows, 512, 2))
+
     def test_a_matrix_instruction_writes_all_registers_of_its_sums(self):
         for rows, count_of in ((8, 4), (16, 8), (24, 12)):
             (body,) = sass.parse(assemble(qloop(rows))).values()
@@ -218,7 +224,7 @@ class CountSass(unittest.TestCase):
             count(LOOP.replace("BREV", "FROB"))
 
     def test_matrix_instructions_of_unknown_size_are_refused(self):
-        for other in ("HMMA.1688.F32", "HGMMA.64x8x16.F32", "QGMMA.64x8x64.F32", "IMMA.16832.S8.S8"):
+        for other in ("HMMA.1688.F32", "HGMMA.64x8x32.F32", "QGMMA.64x8x64.F32", "IMMA.16832.S8.S8"):
             with self.assertRaisesRegex(sass.Unreadable, "unknown", msg=other):
                 count(LOOP.replace("HMMA.16816.F32 R28", f"{other} R28"))
         with self.assertRaisesRegex(sass.Unreadable, "unknown"):
@@ -252,7 +258,7 @@ class CountSass(unittest.TestCase):
 
     def test_limits_are_those_of_the_arithmetic_and_the_rows(self):
         muls, shifts = ("FMUL R9, R9, R9\n", 14), ("SHF.L.U32 R9, R9, 0x1, RZ\n", 4)  # with those that QLOOP has
-        for rows, total, alu in ((8, 1.73, 0.54), (16, 2.12, 0.54), (24, 2.53, 0.54)):
+        for rows, total, alu in ((8, 1.73, 0.54), (16, 2.13, 0.54), (24, 2.54, 0.54)):
             for (more, has), most, what in ((muls, total, "thread instructions"), (shifts, alu, "ALU slots")):
                 fits = int(most * 1024 / 32)
                 found = []

@@ -13,22 +13,17 @@
 #include "formats/bf16.hpp"
 #include "formats/block_format.hpp"
 #include "kernels/tiles/products.hpp"
-#include "moxie/catalog.hpp"
 
 namespace moxie {
 namespace {
 
 using test::BandProduct;
+using test::kBandPairRows;
+using test::missing_for;
 
 constexpr std::uint64_t kRows = 1024;
 constexpr std::uint64_t kColumns = 4096;
 constexpr std::uint64_t kTokens = 16;
-
-// What this machine lacks for the kernel whose products are judged.
-std::string missing_for(std::string_view kernel) {
-  const auto entry = std::ranges::find(kernel_catalog(), kernel, &KernelEntry::name);
-  return missing_features(*entry, host_cpu().features);
-}
 
 struct Weights {
   BlockFormat format;
@@ -91,8 +86,8 @@ double relative_l2(void (*multiply)(const BandProduct&), const Weights& weights,
   const std::uint64_t group = scale_group(weights.format);
   double error = 0;
   double norm = 0;
-  for (std::uint64_t row = 0; row < kRows; row += kBandRows) {
-    std::vector<float> sums(kTokens * kBandRows);
+  for (std::uint64_t row = 0; row < kRows; row += kBandPairRows) {
+    std::vector<float> sums(kTokens * kBandPairRows);
     multiply({.format = weights.format,
               .act_format = format,
               .codes = weights.codes.data() + row * kColumns / 2,
@@ -102,12 +97,12 @@ double relative_l2(void (*multiply)(const BandProduct&), const Weights& weights,
               .rows = kTokens,
               .sums = sums.data()});
     for (std::uint64_t token = 0; token < kTokens; ++token) {
-      for (std::uint64_t lane = 0; lane < kBandRows; ++lane) {
+      for (std::uint64_t lane = 0; lane < kBandPairRows; ++lane) {
         double exact = 0;
         const double* weight = weights.values.data() + (row + lane) * kColumns;
         for (std::uint64_t column = 0; column < kColumns; ++column)
           exact += weight[column] * static_cast<double>(x[token * kColumns + column]);
-        const double off = exact - static_cast<double>(sums[token * kBandRows + lane]);
+        const double off = exact - static_cast<double>(sums[token * kBandPairRows + lane]);
         error += off * off;
         norm += exact * exact;
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One band by the kernels' own products.
+// Two bands by the kernels' own products.
 #include "kernels/cpu/tiles/included.hpp"
 #include "kernels/tiles/products.hpp"
 
@@ -35,11 +35,13 @@ void run(const BandProduct& product) {
   alignas(64) cpu::tiles::Sums sums[2];
   Products::multiply({.at = {.codes = product.codes, .scales = product.scales},
                       .columns = product.columns,
-                      .code_bytes = 0,  // the same band twice
-                      .scale_bytes = 0},
+                      .code_bytes = kBandRows * product.columns / 2,
+                      .scale_bytes = kBandRows * product.columns / scale_group(product.format)},
                      x, product.rows, sums);
-  for (std::uint64_t i = 0; i < product.rows * kBandRows; ++i)
-    product.sums[i] = sums[i % 2][i / kBandRows][i % kBandRows] * Products::kUnit;
+  for (std::uint64_t i = 0; i < product.rows * kBandPairRows; ++i) {
+    const std::uint64_t lane = i % kBandPairRows;
+    product.sums[i] = sums[lane / kBandRows][i / kBandPairRows][lane % kBandRows] * Products::kUnit;
+  }
 }
 
 template <BlockFormat kFormat>

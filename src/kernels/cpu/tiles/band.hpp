@@ -16,15 +16,15 @@ struct Stream {
 struct Band {
   Stream at;
   std::uint64_t columns = 0;  // multiple of 32
-  std::uint64_t ahead = 0;    // tiles are asked for so many of them before they are read
-  Stream next = {};           // what is read next, where that is not what lies behind
+  Prefetch prefetch = {};
+  Stream next = {};  // what is read next, where that is not what lies behind
 };
 
 // Two neighbouring bands.
 struct BandPair {
   Stream at;
   std::uint64_t columns = 0;
-  std::uint64_t ahead = 0;
+  Prefetch prefetch = {};
   std::uint64_t code_bytes = 0;  // of a band
   std::uint64_t scale_bytes = 0;
   Stream next = {};  // what is read after both, where that is not what lies behind
@@ -33,15 +33,17 @@ struct BandPair {
     return {.codes = from.codes + bands * code_bytes, .scales = from.scales + bands * scale_bytes};
   }
   // As they are read one after the other.
-  [[nodiscard]] Band first() const { return {.at = at, .columns = columns, .ahead = ahead}; }
+  [[nodiscard]] Band first() const { return {.at = at, .columns = columns, .prefetch = prefetch}; }
   [[nodiscard]] Band second() const {
-    return {.at = behind(at, 1), .columns = columns, .ahead = ahead, .next = next};
+    return {.at = behind(at, 1), .columns = columns, .prefetch = prefetch, .next = next};
   }
   // One of them as they are read at once, followed by the same one of the next two.
   [[nodiscard]] Band beside(std::uint64_t band) const {
     const Stream after = next.codes == nullptr ? behind(at, 2) : next;
-    return {
-        .at = behind(at, band), .columns = columns, .ahead = ahead, .next = behind(after, band)};
+    return {.at = behind(at, band),
+            .columns = columns,
+            .prefetch = prefetch,
+            .next = behind(after, band)};
   }
 };
 
@@ -49,44 +51,51 @@ struct BandPair {
 inline constexpr std::uint64_t kMostRows = 32;
 using Sums = float[kMostRows][kBandRows];  // of a band's rows
 
-// Asks for what the tiles ahead hold, in this stream and at its end in the next one, into the
-// second-level cache: the first-level one has too few misses under way for the whole distance.
+// Asks for what the tiles ahead hold, in this stream and at its end in the next one.
 template <class Simd, std::uint64_t kTileScaleBytes>
 class Ahead {
  public:
   explicit Ahead(const Band& band)
-      : codes_(band.at.codes + band.ahead * kTileBytes),
-        scales_(band.at.scales + band.ahead * kTileScaleBytes),
+      : codes_(band.at.codes + band.prefetch.tiles * kTileBytes),
+        scales_(band.at.scales + band.prefetch.tiles * kTileScaleBytes),
         next_(band.next),
-        distance_(band.ahead),
+        prefetch_(band.prefetch),
         left_(band.columns / kTileColumns) {}
 
   // Once for every tile.
   [[gnu::always_inline]] void ask() {
-    if (next_.codes != nullptr && left_ <= distance_) {
-      ask_for(next_.codes);
-      __builtin_prefetch(next_.scales, 0, 2);
+    if (next_.codes != nullptr && left_ <= prefetch_.tiles) {
+      ask_for(next_.codes, next_.scales);
       next_.codes += kTileBytes;
       next_.scales += kTileScaleBytes;
     } else {
-      ask_for(codes_);
+      ask_for(codes_, scales_);
       codes_ += kTileBytes;
-      __builtin_prefetch(scales_, 0, 2);
       scales_ += kTileScaleBytes;
     }
     --left_;
   }
 
  private:
-  [[gnu::always_inline]] static void ask_for(const std::uint8_t* tile) {
+  [[gnu::always_inline]] void ask_for(const std::uint8_t* codes, const std::uint8_t* scales) const {
+    if (prefetch_.past_second_level) {
+      ask_for<0>(codes, scales);
+    } else {
+      ask_for<2>(codes, scales);
+    }
+  }
+  template <int kLocality>
+  [[gnu::always_inline]] static void ask_for(const std::uint8_t* codes,
+                                             const std::uint8_t* scales) {
     for (std::uint64_t line = 0; line < kTileBytes; line += 64)
-      __builtin_prefetch(tile + line, 0, 2);
+      __builtin_prefetch(codes + line, 0, kLocality);
+    __builtin_prefetch(scales, 0, kLocality);
   }
 
   const std::uint8_t* codes_;
   const std::uint8_t* scales_;
   Stream next_;
-  std::uint64_t distance_;
+  Prefetch prefetch_;
   std::uint64_t left_;
 };
 

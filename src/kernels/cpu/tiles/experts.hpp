@@ -70,7 +70,7 @@ class ExpertsCall {
     [[nodiscard]] BandPair bands(std::uint64_t row, const Stream& next) const {
       return {.at = from(row),
               .columns = columns,
-              .ahead = tiles_ahead(),
+              .prefetch = prefetch_of_processor(),
               .code_bytes = code_bytes(kBandRows),
               .scale_bytes = scale_bytes(kBandRows),
               .next = next};

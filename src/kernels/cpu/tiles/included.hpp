@@ -19,6 +19,6 @@
 #include "kernels/contract.hpp"
 #include "kernels/cpu/portable/activation.hpp"
 #include "kernels/cpu/portable/slots.hpp"
-#include "kernels/cpu/tiles/ahead.hpp"
+#include "kernels/cpu/tiles/prefetch.hpp"
 #include "kernels/cpu/tiles/records.hpp"
 #include "kernels/cpu/tiles/workspace.hpp"

@@ -15,7 +15,7 @@ namespace moxie::cuda::sm90 {
 inline constexpr std::uint64_t kAlign = 256;
 inline constexpr std::uint32_t kThreads = 32 * kWarps;  // that multiply
 inline constexpr std::uint32_t kRowsOfTile = 8;         // rows of activations that one MMA takes
-inline constexpr std::uint32_t kMostRows = 24;          // of an item
+inline constexpr std::uint32_t kMostRows = 32;          // of an item
 
 // Up to so many rows of one expert that share a pass over its weights.
 struct Item {

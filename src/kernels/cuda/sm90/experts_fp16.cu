@@ -11,12 +11,12 @@ namespace moxie::cuda::sm90 {
 
 namespace {
 
-template <int kNarrow, int kWide>
-constexpr Variant variant() {
-  constexpr int kWideTiles = kWide > 0 ? 3 : 0;
+template <int kNarrow, int kWide, int kWideTiles>
+constexpr Variant variant(std::uint32_t least_rows = 0) {
   return {.narrow = kNarrow,
           .wide = kWide,
           .wide_tiles = kWideTiles,
+          .least_rows = least_rows,
           .mxfp4 = experts<Fp16<BlockFormat::mxfp4>, kNarrow, kWide, kWideTiles>,
           .nvfp4 = experts<Fp16<BlockFormat::nvfp4>, kNarrow, kWide, kWideTiles>};
 }
@@ -27,9 +27,10 @@ constexpr Variant small() {
           .nvfp4 = small_experts<Fp16<BlockFormat::nvfp4>, kStages>};
 }
 // The first that fits is the best; calls of few tokens have no wide items. Wide ones are sheets,
-// which take the same memory whatever the widths are.
-constexpr std::array kVariants = {variant<7, 8>(), variant<4, 8>(), variant<7, 0>(),
-                                  variant<4, 0>()};
+// which take the same memory whatever the widths are. Items of 32 rows are worth it where many
+// experts have more than 24; the code for them makes the others slower.
+constexpr std::array kVariants = {variant<4, 8, 4>(20), variant<7, 8, 3>(), variant<4, 8, 3>(),
+                                  variant<7, 0, 0>(), variant<4, 0, 0>()};
 
 constexpr std::array kSmall = {small<10>(), small<7>(), small<4>()};
 

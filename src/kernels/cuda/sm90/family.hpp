@@ -19,6 +19,7 @@ struct Variant {
   int narrow = 0;
   int wide = 0;
   std::uint32_t wide_tiles = 0;
+  std::uint32_t least_rows = 0;  // of an expert, under an even routing
   Kernel mxfp4 = nullptr;
   Kernel nvfp4 = nullptr;
 };

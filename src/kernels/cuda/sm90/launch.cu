@@ -66,6 +66,7 @@ const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint
   }
   for (const Variant& variant : family.variants) {
     if (variant.wide > 0 && has_few_rows(family, shape, tokens)) continue;
+    if (tokens * shape.top_k < variant.least_rows * shape.experts) continue;
     bytes = lay_out(family, shape, kRowsOfTile, variant.narrow, memory[0]);
     if (variant.wide > 0)
       bytes =

@@ -41,7 +41,7 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
     const RowPlace place{.to = rows_,
                          .row_bytes = memory_of<kTiles>(call_).row_bytes[kPhase],
                          .count = segment.rows,
-                         .row = segment.row,
+                         .row = segment.row(),
                          .amax = segment.amax};
     // Activations of a small call come while this waits for them.
     constexpr bool kAwaits = TSync::kSmall && kPhase == kDown;
@@ -72,7 +72,8 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
 #pragma unroll 2
     for (std::uint32_t step = 0; step < steps; ++step) {
       Step<kFormat, kUsed> operands;
-      operands.load(ring_.wait() + warp_ * step_bytes(kFormat), lane_, rows, row_bytes);
+      operands.load(ring_.wait() + warp_ * step_bytes(kFormat), lane_);
+      operands.load_rows(rows, row_bytes);
       ring_.release();
       multiply(sums, operands, call_.powers);
       rows += kStepColumns * 2;

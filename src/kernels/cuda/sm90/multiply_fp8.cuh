@@ -9,6 +9,7 @@
 #include "kernels/cuda/sm90/ring.cuh"
 #include "kernels/cuda/sm90/rows_fp8.cuh"
 #include "kernels/cuda/sm90/segment.cuh"
+#include "kernels/cuda/sm90/wgmma.cuh"
 
 namespace moxie::cuda::sm90 {
 
@@ -39,7 +40,7 @@ class Multiply<Fp8, kTiles, TSync> {
     // Activations of a small call come while this waits for them.
     constexpr bool kAwaits = TSync::kSmall && kPhase == kDown;
     stage_fp8<kTiles, kAwaits>(
-        rows, {.to = rows_, .scales = scales_, .count = segment.rows, .row = segment.row},
+        rows, {.to = rows_, .scales = scales_, .count = segment.rows, .row = segment.row()},
         multiplier_thread());
     fence_for_tensor_cores();
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of a warp: 32 rows x 64 columns of weights from shared memory times 8, 16 or 24 rows of
-// activations, on fp16 MMAs. Products are exact; MXFP4 sums of a group are added to fp32 under the
-// group's power of two, NVFP4 weights are multiplied by their block scale before, which is exact
-// too.
+// One step of a warp: 32 rows x 64 columns of weights from shared memory times 8 rows of
+// activations or several times 8, on fp16 MMAs. Products are exact; MXFP4 sums of a group are added
+// to fp32 under the group's power of two, NVFP4 weights are multiplied by their block scale before,
+// which is exact too.
 #pragma once
 
 #include <cstdint>
@@ -31,29 +31,35 @@ __device__ __forceinline__ void place(std::uint32_t word, const Powers& powers,
 template <int kTiles>
 using Sums = float[2][kTiles][4];
 
-// One step of one lane in registers.
-template <BlockFormat kFormat, int kTiles>
-struct Step {
+// The weights of one step of one lane in registers.
+template <BlockFormat kFormat>
+struct Weights {
   uint4 quads[2];  // of the two tiles
   uint2 scales;    // MXFP4: of the tiles; NVFP4: x alone, all four
-  uint4 rows[kTiles][2];
 
-  // `step` is where the warp's step starts, `at` the lane's first activation row at its first
-  // column of the step.
-  __device__ __forceinline__ void load(std::uint32_t step, std::uint32_t lane, std::uint32_t at,
-                                       std::uint32_t row_bytes) {
-    constexpr bool kMx = kFormat == BlockFormat::mxfp4;
+  // `step` is where the warp's step starts.
+  __device__ __forceinline__ void load(std::uint32_t step, std::uint32_t lane) {
     quads[0] = load_shared4(step + lane * 16);
     quads[1] = load_shared4(step + 512 + lane * 16);
-    if constexpr (kMx) {
+    if constexpr (kFormat == BlockFormat::mxfp4) {
       scales = load_shared2(step + kStepCodes + lane / 4 * 8);
     } else {
       scales.x = load_shared1(step + kStepCodes + lane * 4);
     }
+  }
+};
+
+// And the activations that meet them.
+template <BlockFormat kFormat, int kTiles>
+struct Step : Weights<kFormat> {
+  uint4 rows[kTiles][2];
+
+  // `at` is the lane's first row at its first column of the step.
+  __device__ __forceinline__ void load_rows(std::uint32_t at, std::uint32_t row_bytes) {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       rows[n][0] = load_shared4(at + n * 8 * row_bytes);
-      rows[n][1] = load_shared4(at + n * 8 * row_bytes + (kMx ? 64 : 16));
+      rows[n][1] = load_shared4(at + n * 8 * row_bytes + (kFormat == BlockFormat::mxfp4 ? 64 : 16));
     }
   }
 };

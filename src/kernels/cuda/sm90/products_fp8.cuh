@@ -11,6 +11,7 @@
 #include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/rows_fp8.cuh"
 #include "kernels/cuda/sm90/tiles.hpp"
+#include "kernels/cuda/sm90/wgmma.cuh"
 
 namespace moxie::cuda::sm90 {
 
@@ -22,22 +23,6 @@ __device__ __forceinline__ std::uint32_t descriptor(std::uint32_t at) {
 __device__ __forceinline__ std::uint64_t whole(std::uint32_t descriptor) {
   return std::uint64_t{2 * kCoreBytes >> 4} << 32 | descriptor;
 }
-
-__device__ __forceinline__ void wgmma_fence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-// The compiler must not move these past what is written around it.
-__device__ __forceinline__ void pin(std::uint32_t& value) {
-  asm volatile("" : "+r"(value)::"memory");
-}
-__device__ __forceinline__ void pin(float& value) { asm volatile("" : "+f"(value)::"memory"); }
 
 // D = A B: A 64 x 32 E5M2, 16 rows of each of four warps; B 32 x 8, 16 or 24 E4M3.
 __device__ __forceinline__ void wgmma(float (&d)[1][4], const std::uint32_t (&a)[4],

@@ -28,6 +28,16 @@ __device__ __forceinline__ std::uint32_t load_shared1(std::uint32_t at) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
   return v;
 }
+// Four matrices of 8 rows x 16 bytes, whose rows are where the lanes 8 i .. 8 i + 7 say: of each
+// the lane gets 4 bytes of row lane / 4.
+__device__ __forceinline__ uint4 load_matrices(std::uint32_t at) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at)
+               : "memory");
+  return v;
+}
 __device__ __forceinline__ float load_shared_float(std::uint32_t at) {
   return __uint_as_float(load_shared1(at));
 }
@@ -93,13 +103,19 @@ __device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, st
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-// 16 bytes from global to shared memory, past the first-level cache; arrive_copied() arrives when
-// all that the thread has begun so is there.
-__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+// 16 bytes from global to shared memory, past the first-level cache, or `bytes` of them and zeros.
+// What a thread has begun between two commits is a group, and is there when it has waited until no
+// more than kLeft groups behind it are left.
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, std::uint32_t bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
 }
-__device__ __forceinline__ void arrive_copied(std::uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kLeft>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 __device__ __forceinline__ std::uint64_t evict_first() {
   std::uint64_t policy;

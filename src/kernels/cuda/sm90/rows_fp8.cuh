@@ -26,11 +26,6 @@ __device__ __forceinline__ std::uint32_t fp8_offset(std::uint32_t tiles, std::ui
          column % 32 / 2;
 }
 
-// What threads have stored is there for the tensor cores once a barrier is passed.
-__device__ __forceinline__ void fence_for_tensor_cores() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // Scales stand beside the rows, for every step (two steps have the same): f32 [columns / 64, 8 rows
 // of every tile].
 struct Fp8Place {

@@ -25,10 +25,36 @@ __device__ __forceinline__ uint4 load_chunk(ActFormat format, const RowsOf& rows
   return pack_bf16(values);
 }
 
+// A lifted row has the order of its products: an MMA takes 16 columns as two pieces of 16 bytes, 4
+// bytes of each of four lanes of weights (see word_column()), and the pieces follow each other. The
+// four lanes here that have these columns, `step` apart, transpose their words.
+__device__ __forceinline__ uint4 transposed(uint4 words, std::uint32_t lane, std::uint32_t step) {
+  const auto exchange = [](std::uint32_t& a, std::uint32_t& b, bool upper, std::uint32_t distance) {
+    const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFU, upper ? a : b, distance);
+    (upper ? a : b) = got;
+  };
+  const bool odd = (lane / step & 1) != 0;
+  const bool high = (lane / step & 2) != 0;
+  exchange(words.x, words.y, odd, step);
+  exchange(words.z, words.w, odd, step);
+  exchange(words.x, words.z, high, 2 * step);
+  exchange(words.y, words.w, high, 2 * step);
+  return words;
+}
+struct PieceOrder {
+  std::uint32_t step;
+  std::uint32_t place;  // of the lane's piece among the 8 of a step
+};
+__device__ __forceinline__ PieceOrder piece_order(BlockFormat format, std::uint32_t lane) {
+  if (format == BlockFormat::mxfp4) return {1, lane % 8};
+  return {2, lane % 2 * 4 + lane % 8 / 2};
+}
+
 // By one warp: a row into `to`, its largest magnitude into `amax`. Reads the row twice.
 template <int kAtOnce>
-__device__ inline void lift_row(ActFormat format, const RowsOf& rows, std::uint64_t row,
+__device__ inline void lift_row(const ExpertsShape& shape, const RowsOf& rows, std::uint64_t row,
                                 std::uint16_t* to, std::uint32_t* amax) {
+  const ActFormat format = shape.act_format;
   constexpr std::uint32_t kColumns = 32 * kChunk;  // of the warp
   const std::uint32_t lane = threadIdx.x % 32;
   std::uint32_t most = 0;
@@ -44,6 +70,7 @@ __device__ inline void lift_row(ActFormat format, const RowsOf& rows, std::uint6
   most = __reduce_max_sync(0xFFFFFFFFU, most);
   if (lane == 0) *amax = most;
   const float lift = row_scale(most).lift;
+  const PieceOrder order = piece_order(shape.format, lane);
   for (std::uint32_t first = lane * kChunk; first < rows.columns + lane * kChunk;
        first += kAtOnce * kColumns) {
     uint4 pairs[kAtOnce];
@@ -52,8 +79,10 @@ __device__ inline void lift_row(ActFormat format, const RowsOf& rows, std::uint6
       pairs[i] = load_chunk(format, rows, row, first + i * kColumns);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
+      const uint4 piece = transposed(lifted(pairs[i], lift), lane, order.step);
       const std::uint32_t column = first + i * kColumns;
-      if (column < rows.columns) *reinterpret_cast<uint4*>(to + column) = lifted(pairs[i], lift);
+      const std::uint32_t at = column / kStepColumns * kStepColumns + order.place * kChunk;
+      if (column < rows.columns) *reinterpret_cast<uint4*>(to + at) = piece;
     }
   }
 }

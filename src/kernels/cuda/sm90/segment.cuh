@@ -45,8 +45,10 @@ struct Segment {
   std::uint32_t same_rows;  // as the segment before it
   std::uint32_t completes;  // 1: the last of its item that is stored
   std::uint32_t slot[kMostRows];
-  std::uint32_t row[kMostRows];   // of x or of the activations
   std::uint32_t amax[kMostRows];  // of the rows, as the bits of an f32
+
+  // Of x or of the activations, where rows are put into place: at most 24, and amax is of 8 then.
+  __device__ std::uint32_t* row() { return amax + kRowsOfTile; }
 };
 inline constexpr std::uint32_t kSegments = 4;  // known at once
 
@@ -89,7 +91,7 @@ inline constexpr int kSumsBuffers = 2;
 struct Shared {
   Queue queue;
   Segment segments[kSegments];
-  std::uint32_t amax[kMostRows];  // of the rows that lie in memory
+  std::uint32_t amax[kRowsOfTile];  // of the rows that lie in memory
   SmallItems small;
 };
 inline constexpr std::uint32_t kBarriers = 2560;  // where they start

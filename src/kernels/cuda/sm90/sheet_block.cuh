@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/sm90/combine.cuh"
 #include "kernels/cuda/sm90/products.cuh"
+#include "kernels/cuda/sm90/products_sheet.cuh"
 #include "kernels/cuda/sm90/results.cuh"
 #include "kernels/cuda/sm90/ring.cuh"
 #include "kernels/cuda/sm90/sheet_stream.cuh"
@@ -24,7 +25,7 @@ class SheetMultiplier {
         warp_(__shfl_sync(0xFFFFFFFFU, multiplier_thread() / 32, 0)),
         lane_(threadIdx.x % 32),
         totals_(ring + TSync::kPlaces * sheet_stage_bytes(kFormat, kTiles) +
-                warp_ * kTiles * 2 * kTileSums + lane_ * 16),
+                warp_ * totals_in_memory(kTiles) * 2 * kTileSums + lane_ * 16),
         ring_(sync, ring) {}
 
   __device__ void run() {
@@ -52,6 +53,8 @@ class SheetMultiplier {
  private:
   template <std::uint32_t kPhase>
   __device__ void multiply(const Segment& segment) {
+    if constexpr (kTiles > 3)
+      if (segment.rows > 3 * kRowsOfTile) return multiply<kPhase, 4>(segment);
     if (segment.rows > 2 * kRowsOfTile) return multiply<kPhase, 3>(segment);
     if (segment.rows > kRowsOfTile) return multiply<kPhase, 2>(segment);
     multiply<kPhase, 1>(segment);
@@ -63,7 +66,8 @@ class SheetMultiplier {
     const Results<kPhase> results(call_, segment.expert);
     for (std::uint32_t sheet = segment.unit; sheet < segment.end; ++sheet) {
       const std::uint32_t strip = sheet * kWarps + warp_;
-      if (strip >= product.strips()) {  // the last sheet is not full
+      // The last sheet is not full; warps that share instructions go together.
+      if (strip - warp_ % kSharingWarps >= product.strips()) {
         for (std::uint32_t step = 0; step < product.steps; ++step) ring_.skip();
         continue;
       }
@@ -74,7 +78,7 @@ class SheetMultiplier {
         multiply_split(sums, product.steps_of(split));
         add(totals, sums, split == 0, split == last);
       }
-      store(segment, strip, results, totals);
+      if (strip < product.strips()) store(segment, strip, results, totals);
     }
   }
 
@@ -84,12 +88,14 @@ class SheetMultiplier {
   __device__ __forceinline__ void add(float (&totals)[2][kUsed][4],
                                       const float (&sums)[2][kUsed][4], bool first,
                                       bool last) const {
+    constexpr int kInMemory = totals_in_memory(kUsed);
 #pragma unroll
     for (int i = 0; i < 2 * kUsed; ++i) {
       float(&total)[4] = totals[i / kUsed][i % kUsed];
       const float(&sum)[4] = sums[i / kUsed][i % kUsed];
-      const std::uint32_t at = totals_ + i * kTileSums;
-      if constexpr (kUsed * kRowsOfTile > kRowsInRegisters) {
+      const bool in_memory = i % kUsed < kInMemory;
+      const std::uint32_t at = totals_ + (i / kUsed * kInMemory + i % kUsed) * kTileSums;
+      if (in_memory) {
         uint4 before = make_uint4(0, 0, 0, 0);
         if (!first) before = load_shared4(at);
         total[0] = __uint_as_float(before.x), total[1] = __uint_as_float(before.y);
@@ -97,25 +103,38 @@ class SheetMultiplier {
       }
 #pragma unroll
       for (int k = 0; k < 4; ++k) total[k] += sum[k];
-      if constexpr (kUsed * kRowsOfTile > kRowsInRegisters) {
-        if (!last) store_shared4(at, total);
-      }
+      if (in_memory && !last) store_shared4(at, total);
     }
   }
 
   template <int kUsed>
   __device__ __forceinline__ void multiply_split(float (&sums)[2][kUsed][4], std::uint32_t steps) {
-    constexpr std::uint32_t kPitch = sheet_pitch(kFormat);
     const std::uint32_t weights = warp_ * step_bytes(kFormat);
-    const std::uint32_t rows =
-        kWarps * step_bytes(kFormat) + lane_ / 4 * kPitch + lane_offset(kFormat, lane_);
+    constexpr std::uint32_t kRows = kWarps * step_bytes(kFormat);
+    if constexpr (kUsed < kLeastShared) {
+      // Of four core matrices the lane names a row.
+      const std::uint32_t row = kRows + lane_ / 8 * kCorePitch + lane_ % 8 * 16;
 #pragma unroll 2
-    for (std::uint32_t step = 0; step < steps; ++step) {
-      Step<kFormat, kUsed> operands;
-      const std::uint32_t stage = ring_.wait();
-      operands.load(stage + weights, lane_, stage + rows, kPitch);
-      ring_.release();
-      sm90::multiply(sums, operands, call_.powers);
+      for (std::uint32_t step = 0; step < steps; ++step) {
+        Step<kFormat, kUsed> operands;
+        const std::uint32_t stage = ring_.wait();
+        operands.load(stage + weights, lane_);
+#pragma unroll
+        for (int i = 0; i < 2 * kUsed; ++i)
+          operands.rows[i / 2][i % 2] =
+              load_matrices(stage + row + i / 2 * kCoresBytes + i % 2 * (4 * kCorePitch));
+        ring_.release();
+        sm90::multiply(sums, operands, call_.powers);
+      }
+    } else {
+#pragma unroll 2
+      for (std::uint32_t step = 0; step < steps; ++step) {
+        Weights<kFormat> operands;
+        const std::uint32_t stage = ring_.wait();
+        operands.load(stage + weights, lane_);
+        multiply_shared(sums, operands, cores_at(stage + kRows), call_.powers);
+        ring_.release();
+      }
     }
   }
 

@@ -11,6 +11,7 @@
 #include "kernels/cuda/sm90/segment.cuh"
 #include "kernels/cuda/sm90/sheets.cuh"
 #include "kernels/cuda/sm90/stream.cuh"
+#include "kernels/cuda/sm90/wgmma.cuh"
 
 namespace moxie::cuda::sm90 {
 
@@ -58,10 +59,11 @@ class SheetScout {
       : call_(call), sync_(sync), shared_(shared), lane_(threadIdx.x % 32), ring_(ring) {}
 
   __device__ void run() {
-    each_segment<Stages>(call_, sync_, shared_.queue, [this](Head head) {
+    const auto next = [this](Head head) {
       add_item(call_, head);
       publish(head);
-    });
+    };
+    each_segment<Stages>(call_, sync_, shared_.queue, next, [this] { complete_all(); });
   }
 
  private:
@@ -69,6 +71,9 @@ class SheetScout {
   static constexpr std::uint32_t kParts = kStepColumns * 2 / 16;
   static constexpr std::uint32_t kRows = 32 / kParts;
   static constexpr std::uint32_t kCopies = kTiles * kRowsOfTile / kRows;
+  static_assert(2 * kRows == kRowsOfTile);
+  static constexpr std::uint32_t kBegun = 2;  // stages whose rows are on their way
+  static_assert(kBegun < TSync::kPlaces);
 
   __device__ void publish(const Head& head) {
     const bool multiplies = head.phase == kGateUp || head.phase == kDown;
@@ -76,6 +81,7 @@ class SheetScout {
     const std::uint32_t slot = has_row ? call_.work.items[head.item].slot[lane_] : 0;
     const std::uint32_t row =
         head.phase == kGateUp ? slot / static_cast<std::uint32_t>(call_.args.shape.top_k) : slot;
+    complete_all();           // while the item comes
     if (head.phase == kDown)  // its rows are lifted
       wait_for_count(call_.work.gate_up_units + head.item, call_.experts.gate_up.units + 1);
     const std::uint32_t* amax = head.phase == kGateUp ? call_.work.x_amax : call_.work.act_amax;
@@ -88,21 +94,23 @@ class SheetScout {
     if (multiplies) copy_rows(head, row);
   }
 
-  // `row`: the lane's of the item.
+  // `row`: the lane's of the item. Rows that are missing in the last 8 are zeros: tensor cores draw
+  // less power for them than for what was there before.
   __device__ __forceinline__ void copy_rows(const Head& head, std::uint32_t row) {
     const Product& product = product_of(call_, head.phase);
     const std::uint16_t* rows = head.phase == kGateUp ? call_.work.lifted_x : call_.work.lifted_act;
     const std::uint16_t* first[kCopies];
-    std::uint32_t copies = 0;  // of this lane
+    std::uint32_t bytes[kCopies];
+    const std::uint32_t copies = (head.rows + kRowsOfTile - 1) / kRowsOfTile * 2;
 #pragma unroll
     for (std::uint32_t i = 0; i < kCopies; ++i) {
       const std::uint32_t place = i * kRows + lane_ / kParts;
       const std::uint32_t of_place = __shfl_sync(0xFFFFFFFFU, row, place);
       first[i] = rows + std::uint64_t{of_place} * product.columns + lane_ % kParts * 8;
-      if (place < head.rows) copies = i + 1;
+      bytes[i] = place < head.rows ? 16 : 0;
     }
     const std::uint32_t offset =
-        kWarps * step_bytes(kFormat) + lane_ / kParts * sheet_pitch(kFormat) + lane_ % kParts * 16;
+        kWarps * step_bytes(kFormat) + lane_ % kParts * kCorePitch + lane_ / kParts * 16;
     for (std::uint32_t sheet = head.unit; sheet < head.end; ++sheet) {
       for (std::uint32_t step = 0; step < product.steps; ++step) {
         wait_barrier(sync_.weights_free[stage_.place], stage_.parity);
@@ -110,12 +118,31 @@ class SheetScout {
 #pragma unroll
         for (std::uint32_t i = 0; i < kCopies; ++i) {
           if (i < copies)
-            copy_16(to + i * kRows * sheet_pitch(kFormat), first[i] + step * kStepColumns);
+            copy_16(to + i / 2 * kCoresBytes + i % 2 * (kRows * 16), first[i] + step * kStepColumns,
+                    bytes[i]);
         }
-        arrive_copied(sync_.weights_full[stage_.place]);
+        commit_copies();
         stage_.next();
+        if (begun_ < kBegun) {
+          ++begun_;
+          continue;
+        }
+        wait_for_copies<kBegun>();
+        complete();
       }
     }
+  }
+  __device__ __forceinline__ void complete_all() {
+    if (begun_ == 0) return;
+    wait_for_copies<0>();
+    for (; begun_ > 0; --begun_) complete();
+  }
+
+  // The rows of the oldest stage are there, for the tensor cores too.
+  __device__ __forceinline__ void complete() {
+    fence_for_tensor_cores();
+    arrive(sync_.weights_full[complete_.place]);
+    complete_.next();
   }
 
   const Call& call_;
@@ -125,6 +152,8 @@ class SheetScout {
   std::uint32_t ring_;
   Place<kSegments> at_{.parity = 1};
   Place<TSync::kPlaces> stage_{.parity = 1};
+  Place<TSync::kPlaces> complete_;  // whose copies are awaited next
+  std::uint32_t begun_ = 0;         // stages whose copies are not
 };
 
 // Tells other blocks what is stored. Who stores the last of an item's activations lifts its rows.
@@ -164,7 +193,7 @@ class SheetFinisher {
     const RowsOf rows = rows_of_act(call_);
     for (std::uint32_t row = warp_; row < segment.rows; row += kFinishers) {
       const std::uint32_t slot = segment.slot[row];
-      lift_row<4>(call_.args.shape.act_format, rows, slot,
+      lift_row<4>(call_.args.shape, rows, slot,
                   call_.work.lifted_act + std::uint64_t{slot} * rows.columns,
                   call_.work.act_amax + slot);
     }

@@ -12,6 +12,11 @@
 
 namespace moxie::cuda::sm90 {
 
+// Four warps share instructions where an item has so many times 8 rows; for fewer rows each warp's
+// own are quicker.
+inline constexpr std::uint32_t kSharingWarps = 4;
+inline constexpr int kLeastShared = 2;
+
 // Of a product; a sheet is as many units as the warps share in blocks of few rows.
 __host__ __device__ inline std::uint32_t units_of_sheet(const Product& product) {
   return kWarps / product.strips_of_unit;
@@ -26,21 +31,25 @@ __device__ inline std::uint32_t units_in(const Product& product, std::uint32_t f
   return min(end * per_sheet, product.units) - first * per_sheet;
 }
 
-// A stage: one step of every warp, then the same columns of the rows, which stand so far apart that
-// neighbouring ones begin in other banks.
-__host__ __device__ constexpr std::uint32_t sheet_pitch(BlockFormat format) {
-  return row_bytes_of(format, kStepColumns);
-}
+// A stage: one step of every warp, then the same columns of the rows as the tensor cores read them:
+// for every 8 rows eight core matrices, 16 bytes of each row, in the order of lifted rows. Between
+// them are 16 bytes more, so that the pieces of a row begin in different banks.
+inline constexpr std::uint32_t kCorePitch = 8 * 16 + 16;
+inline constexpr std::uint32_t kCores = kStepColumns * 2 / 16;
+inline constexpr std::uint32_t kCoresBytes = kCores * kCorePitch;
 __host__ __device__ constexpr std::uint32_t sheet_stage_bytes(BlockFormat format,
                                                               std::uint32_t tiles) {
-  return kWarps * step_bytes(format) + tiles * kRowsOfTile * sheet_pitch(format);
+  return kWarps * step_bytes(format) + tiles * kCoresBytes;
 }
 
-// Behind the stages: a warp's totals over the splits of its strip, where its registers do not hold
-// them, of items of more than 16 rows.
-inline constexpr std::uint32_t kRowsInRegisters = 16;
+// Behind the stages: of items of more than 16 rows a warp's totals over the splits of its strip, of
+// the first 16; registers hold the others.
+inline constexpr std::uint32_t kTilesInMemory = 2;
+__host__ __device__ constexpr std::uint32_t totals_in_memory(std::uint32_t tiles) {
+  return tiles > kTilesInMemory ? kTilesInMemory : 0;
+}
 __host__ __device__ constexpr std::uint32_t sheet_totals_bytes(std::uint32_t tiles) {
-  return tiles * kRowsOfTile > kRowsInRegisters ? kWarps * tiles * 2 * kTileSums : 0;
+  return kWarps * totals_in_memory(tiles) * 2 * kTileSums;
 }
 
 // The barriers of such a block. `segment_stored` opens when all results of a segment are written.

@@ -118,8 +118,8 @@ inline std::uint32_t lifting_blocks(std::uint32_t tokens) {
 __device__ inline void lift_x(const Call& call, std::uint32_t row) {
   if (row >= call.tokens) return;
   const RowsOf rows = rows_of_x(call);
-  lift_row<4>(call.args.shape.act_format, rows, row,
-              call.work.lifted_x + std::uint64_t{row} * rows.columns, call.work.x_amax + row);
+  lift_row<4>(call.args.shape, rows, row, call.work.lifted_x + std::uint64_t{row} * rows.columns,
+              call.work.x_amax + row);
 }
 
 // One block; where rows are lifted, others behind it do that.

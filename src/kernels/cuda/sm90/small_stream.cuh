@@ -60,7 +60,7 @@ class SmallScout {
   // A segment of no units.
   __device__ void publish_x(std::uint32_t rows) {
     Segment& to = next();
-    if (lane_ < rows) to.row[lane_] = lane_, to.amax[lane_] = 0;
+    if (lane_ < rows) to.row()[lane_] = lane_, to.amax[lane_] = 0;
     if (lane_ == 0) {
       put_head({.phase = kGateUp, .rows = rows}, to);
       to.same_rows = 0;
@@ -84,7 +84,7 @@ class SmallScout {
     last_tokens_ = head.phase == kGateUp ? tokens : 0;
     Segment& to = next();
     if (slot != SmallItem::kNone)
-      to.slot[at] = slot, to.row[at] = head.phase == kGateUp ? lane_ : slot;
+      to.slot[at] = slot, to.row()[at] = head.phase == kGateUp ? lane_ : slot;
     if (multiplies && lane_ < head.rows) to.amax[lane_] = 0;
     if (lane_ == 0) {
       put_head(head, to);

@@ -139,16 +139,21 @@ __device__ __forceinline__ void put_head(const Head& head, Segment& to) {
   to.phase = head.phase, to.chunk = head.chunk, to.begins = head.begins;
   to.unit = head.unit, to.end = head.end;
   to.item = head.item, to.expert = head.expert, to.rows = head.rows;
-  to.there = (1U << head.rows) - 1;
+  to.there = static_cast<std::uint32_t>((std::uint64_t{1} << head.rows) - 1);
 }
 
 // Publishes the segments of the block's chunks, one after another, until there are none. By one
-// warp; TStages knows the units of an item. What an item has is left out.
-template <class TStages, class TSync, class Publish>
+// warp; TStages knows the units of an item. What an item has is left out. `rest` comes before a
+// wait for the next chunk.
+struct NoRest {
+  __device__ void operator()() const {}
+};
+template <class TStages, class TSync, class Publish, class Rest = NoRest>
 __device__ __forceinline__ void each_segment(const Call& call, TSync sync, const Queue& queue,
-                                             const Publish& publish) {
+                                             const Publish& publish, const Rest& rest = {}) {
   Place<Queue::kSize> turn;
   for (std::uint32_t number = 0;; ++number) {
+    rest();
     wait_barrier(sync.chunk_full[turn.place], turn.parity);
     const Chunk chunk = queue.chunks[turn.place];
     turn.next();
@@ -215,7 +220,8 @@ class Scout {
     last_row_ = head.phase == kGateUp && counts ? row : kNoRow - 1;
     wait_barrier(sync_.segment_free[at_.place], at_.parity);
     Segment& to = shared_.segments[at_.place];
-    if (has_row) to.slot[lane] = slot, to.row[lane] = row, to.amax[lane] = 0;
+    if (has_row) to.slot[lane] = slot, to.row()[lane] = row;
+    if (lane < kRowsOfTile) to.amax[lane] = 0;
     if (lane == 0) {
       put_head(head, to);
       to.same_rows = same ? 1 : 0;
