@@ -59,7 +59,9 @@ struct LayerIo {
 struct RowsIo {
   // [rows, hidden] bf16 or f32, or f8_e4m3 with x_scales; rows of no expert may hold anything.
   MatrixRef x;
-  RowBlockScales x_scales;  // [rows, hidden / 128] of f8_e4m3, rounded up; null with other types
+  // [rows, hidden / 128] of f8_e4m3, rounded up; null with other types. These, row_scales and
+  // rows_of_expert are aligned to their elements, as x and y are.
+  RowBlockScales x_scales;
   const std::int32_t* rows_of_expert = nullptr;  // [experts of the rank]
   // From one expert's first row to the next one's; 0: an expert's rows begin where those of the
   // expert before end.

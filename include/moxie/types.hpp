@@ -147,12 +147,13 @@ struct MutableMatrixRef {
 inline constexpr std::uint64_t kScaledColumns = 128;
 
 // Scales of FP8 rows, one f32 for kScaledColumns columns of a row: a value is code * scale, rounded
-// to f32. Strides in floats, at least 1.
+// to f32. Strides in floats: of rows and blocks at least 1.
 struct RowBlockScales {
   const float* data = nullptr;
   std::uint64_t row_stride = 0;    // to the next row
   std::uint64_t block_stride = 0;  // to the next kScaledColumns columns
-  // Where experts stand apart, from one expert's first row to the next one's; 0: as rows lie.
+  // Where experts stand apart (rows_apart), from one expert's first row to the next one's; 0: as
+  // rows lie. Not looked at where they lie one behind the other.
   std::uint64_t expert_stride = 0;
 };
 

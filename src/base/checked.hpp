@@ -23,6 +23,13 @@ constexpr std::optional<std::uint64_t> checked_add(std::uint64_t a, std::uint64_
   return a + b;
 }
 
+// The largest stride with which so many places can lie in memory, in elements of at most 32 bytes:
+// with a larger one the last would come round to the first ones again.
+constexpr std::uint64_t largest_stride(std::uint64_t places) {
+  constexpr std::uint64_t kMostElements = std::uint64_t{1} << 58;
+  return places < 2 ? ~std::uint64_t{0} : kMostElements / (places - 1);
+}
+
 MOXIE_HD constexpr std::uint64_t divide_up(std::uint64_t value, std::uint64_t divisor) {
   return value / divisor + (value % divisor != 0 ? 1 : 0);
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/checked.hpp"
 #include "capi/handles.hpp"
 #include "capi/refusal.hpp"
 #include "capi/versioned.hpp"
@@ -12,16 +13,20 @@ namespace moxie::capi {
 
 namespace {
 
-DType dtype_of(std::uint32_t value, const char* field) {
+constexpr const char* kFloats = "MOXIE_DTYPE_F32 (1) or MOXIE_DTYPE_BF16 (2)";
+
+DType dtype_of(std::uint32_t value, const char* field, const char* expected = kFloats) {
   if (value == MOXIE_DTYPE_F32) return DType::f32;
   if (value == MOXIE_DTYPE_BF16) return DType::bf16;
-  refuse("MOXIE-A003", std::string(field) + " is no element type that is taken here",
-         "MOXIE_DTYPE_F32 (1) or MOXIE_DTYPE_BF16 (2)", std::to_string(value));
+  refuse("MOXIE-A003", std::string(field) + " is no element type that is taken here", expected,
+         std::to_string(value));
 }
 
 // Of x, where a dispatch may have quantised it.
 DType dtype_of_rows(std::uint32_t value) {
-  return value == MOXIE_DTYPE_F8_E4M3 ? DType::f8_e4m3 : dtype_of(value, "x_dtype");
+  if (value == MOXIE_DTYPE_F8_E4M3) return DType::f8_e4m3;
+  return dtype_of(value, "x_dtype",
+                  "MOXIE_DTYPE_F32 (1), MOXIE_DTYPE_BF16 (2) or MOXIE_DTYPE_F8_E4M3 (3)");
 }
 
 // A kernel reads and writes whole elements.
@@ -33,7 +38,16 @@ void require_data(const void* data, std::uint64_t element_bytes, const char* fie
          std::to_string(reinterpret_cast<std::uintptr_t>(data)));
 }
 
-void require_stride(std::uint64_t stride, std::uint64_t hidden, const char* field) {
+void require_room(std::uint64_t places, std::uint64_t stride, const char* field) {
+  if (stride <= largest_stride(places)) return;
+  refuse("MOXIE-A004", std::string(field) + " is larger than memory",
+         "at most " + std::to_string(largest_stride(places)), std::to_string(stride));
+}
+
+void require_stride(std::uint64_t stride, std::uint64_t hidden, std::uint64_t rows,
+                    const char* field) {
+  // More rows than fit memory are refused as such.
+  if (largest_stride(rows) >= hidden) require_room(rows, stride, field);
   if (stride >= hidden) return;
   refuse("MOXIE-A004", std::string(field) + " is less than a row",
          "at least hidden, " + std::to_string(hidden), std::to_string(stride));
@@ -56,8 +70,8 @@ Rows rows_of(const ShardPlan& plan, const Args& args, DType x_dtype, std::uint64
              const char* reserved) {
   require_reserved(args.reserved, reserved);
   const DType y_dtype = dtype_of(args.y_dtype, "y_dtype");
-  require_stride(args.x_row_stride, plan.hidden, "x_row_stride");
-  require_stride(args.y_row_stride, plan.hidden, "y_row_stride");
+  require_stride(args.x_row_stride, plan.hidden, count, "x_row_stride");
+  require_stride(args.y_row_stride, plan.hidden, count, "y_row_stride");
   require_data(args.flags, sizeof(std::uint32_t), "flags");
   require_pointer(args.workspace, "workspace");
   if (count > 0) {
@@ -91,20 +105,24 @@ LayerIo io_of(const MoeLayer& layer, const moxie_forward_args& args) {
           .flags = args.flags};
 }
 
-void require_stride_of_scales(std::uint64_t stride, const char* field) {
+void require_stride_of_scales(std::uint64_t stride, std::uint64_t places, const char* field) {
+  require_room(places, stride, field);
   if (stride > 0) return;
   refuse("MOXIE-A004", std::string(field) + " is less than a scale", "at least 1", "0");
 }
 
-RowBlockScales x_scales_of(const moxie_rows_args& args) {
+RowBlockScales x_scales_of(const moxie_rows_args& args, const ShardPlan& plan) {
   if (args.x_dtype != MOXIE_DTYPE_F8_E4M3) {
     if (args.x_scales == nullptr) return {};
     refuse("MOXIE-A004", "x_scales belong to x in MOXIE_DTYPE_F8_E4M3 alone", "x_scales null",
            "x_dtype " + std::to_string(args.x_dtype));
   }
-  if (args.rows > 0) require_data(args.x_scales, sizeof(float), "x_scales");
-  require_stride_of_scales(args.x_scale_row_stride, "x_scale_row_stride");
-  require_stride_of_scales(args.x_scale_block_stride, "x_scale_block_stride");
+  if (args.rows == 0) return {};
+  require_data(args.x_scales, sizeof(float), "x_scales");
+  const std::uint64_t blocks = divide_up(plan.hidden, kScaledColumns);
+  require_stride_of_scales(args.x_scale_row_stride, args.rows, "x_scale_row_stride");
+  require_stride_of_scales(args.x_scale_block_stride, blocks, "x_scale_block_stride");
+  require_room(plan.experts, args.x_scale_expert_stride, "x_scale_expert_stride");
   return {.data = args.x_scales,
           .row_stride = args.x_scale_row_stride,
           .block_stride = args.x_scale_block_stride,
@@ -117,7 +135,7 @@ RowsIo io_of(const MoeLayer& layer, const moxie_rows_args& args) {
   require_data(args.rows_of_expert, sizeof(std::int32_t), "rows_of_expert");
   if (args.row_scales != nullptr) require_data(args.row_scales, sizeof(float), "row_scales");
   return {.x = rows.x,
-          .x_scales = x_scales_of(args),
+          .x_scales = x_scales_of(args, layer.plan()),
           .rows_of_expert = args.rows_of_expert,
           .rows_apart = args.rows_apart,
           .row_scales = args.row_scales,

@@ -47,7 +47,8 @@ inline bool is_float(DType type) { return type == DType::f32 || type == DType::b
 // Whether these are rows of `hidden` columns each, as many of one as of the other.
 inline bool are_rows(const MatrixRef& x, const MutableMatrixRef& y, std::uint64_t hidden) {
   return x.cols == hidden && y.cols == hidden && y.rows == x.rows && x.row_stride >= hidden &&
-         y.row_stride >= hidden && is_float(x.dtype) && is_float(y.dtype);
+         y.row_stride >= hidden && x.row_stride <= largest_stride(x.rows) &&
+         y.row_stride <= largest_stride(y.rows) && is_float(x.dtype) && is_float(y.dtype);
 }
 
 // f32 [y.rows, y.cols] into y, on the host.

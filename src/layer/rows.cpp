@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/align.hpp"
+#include "base/checked.hpp"
 #include "device/device.hpp"
 #include "layer/layer_state.hpp"
 
@@ -58,11 +59,14 @@ MatrixRef as_f32(MatrixRef x) {
 }
 
 // Whether FP8 rows have scales, and no others.
-bool has_its_scales(const RowsIo& io) {
+bool has_its_scales(const RowsIo& io, std::uint64_t experts) {
   const RowBlockScales& scales = io.x_scales;
   if (io.x.dtype != DType::f8_e4m3) return scales.data == nullptr;
-  return (scales.data != nullptr || io.x.rows == 0) && scales.row_stride > 0 &&
-         scales.block_stride > 0;
+  if (io.x.rows == 0) return true;
+  return scales.data != nullptr && scales.row_stride > 0 && scales.block_stride > 0 &&
+         scales.row_stride <= largest_stride(io.x.rows) &&
+         scales.block_stride <= largest_stride(divide_up(io.x.cols, kScaledColumns)) &&
+         scales.expert_stride <= largest_stride(experts);
 }
 
 }  // namespace
@@ -87,7 +91,7 @@ std::uint64_t MoeLayer::rows_workspace_size(std::uint64_t rows, DType x_dtype) c
 bool MoeLayer::State::accepts(const RowsIo& io) const {
   const MatrixRef values = io.x.dtype == DType::f8_e4m3 ? as_f32(io.x) : io.x;
   const bool shapes = held.size() == 1 && are_rows(values, io.y, plan.hidden) &&
-                      fits(io.x.rows, 1) && has_its_scales(io);
+                      fits(io.x.rows, 1) && has_its_scales(io, held.front().shape.local_experts);
   const bool pointers = io.flags != nullptr && io.rows_of_expert != nullptr &&
                         (io.x.rows == 0 || (io.x.data != nullptr && io.y.data != nullptr));
   return shapes && pointers;
@@ -108,7 +112,8 @@ CallStatus MoeLayer::State::run_rows(const RowsIo& io, std::span<std::byte> work
       .rows = rows,
       .local_experts = rank.shape.local_experts,
       .rows_of_expert = io.rows_of_expert,
-      .rows_apart = io.rows_apart,
+      // Behind the last row there is room for nobody, however far.
+      .rows_apart = std::min(io.rows_apart, rows),
       .row_scales = io.row_scales,
       .codes = expands ? io.x : MatrixRef{},
       .code_scales = io.x_scales,

@@ -18,6 +18,9 @@ namespace {
 using test::DispatchedRows;
 using test::RigModel;
 
+// A stride in floats that comes round to the first row again.
+constexpr std::uint64_t kTooFar = std::uint64_t{1} << 62;
+
 class CAbiRows : public testing::Test {
  protected:
   CAbiRows() {
@@ -128,7 +131,9 @@ TEST_F(CAbiRows, ThatDoNotFitAreRefusedByTheirField) {
       {[](Args& a) { a.flags = nullptr; }, "MOXIE-A001", "flags is null"},
       {[](Args& a) { a.workspace = nullptr; }, "MOXIE-A001", "workspace is null"},
       {[](Args& a) { a.struct_size = 8; }, "MOXIE-A002", "moxie_rows_args"},
-      {[](Args& a) { a.x_dtype = 9; }, "MOXIE-A003", "x_dtype"},
+      {[](Args& a) { a.x_dtype = 9; }, "MOXIE-A003", "or MOXIE_DTYPE_F8_E4M3 (3)"},
+      {[](Args& a) { a.x_row_stride = kTooFar; }, "MOXIE-A004", "x_row_stride is larger"},
+      {[](Args& a) { a.y_row_stride = kTooFar; }, "MOXIE-A004", "y_row_stride is larger"},
       {[](Args& a) { a.x_row_stride = 3; }, "MOXIE-A004", "x_row_stride"},
       {[](Args& a) { a.x_scales = a.row_scales; }, "MOXIE-A004", "x_scales belong to x in"},
       {[](Args& a) { a.stream = &a; }, "MOXIE-A004", "no stream"},
@@ -157,11 +162,33 @@ TEST_F(CAbiRows, InFp8ThatDoNotFitAreRefusedByTheirField) {
        "MOXIE-A004", "x_scales is not aligned"},
       {[](Args& a) { a.x_scale_row_stride = 0; }, "MOXIE-A004", "x_scale_row_stride"},
       {[](Args& a) { a.x_scale_block_stride = 0; }, "MOXIE-A004", "x_scale_block_stride"},
+      {[](Args& a) { a.x_scale_row_stride = kTooFar; }, "MOXIE-A004", "x_scale_row_stride"},
+      {[](Args& a) { a.x_scale_expert_stride = kTooFar; }, "MOXIE-A004", "x_scale_expert_stride"},
       {[](Args& a) { a.y_dtype = MOXIE_DTYPE_F8_E4M3; }, "MOXIE-A003", "y_dtype"},
       {[](Args& a) { a.workspace_bytes -= 1; }, "MOXIE-A005", "rows"},
       // A program that was built before the scales were there.
       {[](Args& a) { a.struct_size = offsetof(Args, x_scales); }, "MOXIE-A001", "x_scales"}};
   expect_refusals(fp8_args(), cases);
+}
+
+TEST_F(CAbiRows, OfExpertsThatStandBehindAllMemoryHaveNoRoomAndAreFlagged) {
+  moxie_rows_args call = args();
+  call.rows_apart = std::uint64_t{1} << 63;
+  EXPECT_EQ(test::said(moxie_forward_rows(layer_.get(), &call)), "ok");
+  EXPECT_EQ(flags_, MOXIE_FLAG_BAD_ROW_COUNT);
+  const auto first = static_cast<std::size_t>(rows_.counts[0]);
+  const std::vector<float> far = y_;
+  call.rows_apart = rows_.rows;
+  EXPECT_EQ(test::said(moxie_forward_rows(layer_.get(), &call)), "ok");
+  EXPECT_EQ(test::bits_of(far), test::bits_of(y_));
+  for (std::size_t i = first * rows_.hidden; i < far.size(); ++i) ASSERT_EQ(far[i], 0.0F) << i;
+}
+
+TEST_F(CAbiRows, ThatAreNoneNeedNoScales) {
+  moxie_rows_args call = fp8_args();
+  call.rows = 0;
+  call.struct_size = offsetof(moxie_rows_args, x_scales);
+  EXPECT_EQ(test::said(moxie_forward_rows(layer_.get(), &call)), "ok");
 }
 
 TEST_F(CAbiRows, OfAProgramOlderThanFp8AreTaken) {

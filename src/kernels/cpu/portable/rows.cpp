@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <numeric>
 
 #include "formats/bf16.hpp"
@@ -49,17 +50,19 @@ void run(const ExpertRowsArgs& args) {
   for (std::uint64_t row = 0; row < args.rows; ++row)
     args.weights[row] = args.row_scales == nullptr ? 1.0F : args.row_scales[row];
   std::uint64_t next = 0;
+  bool bad = false;
   for (std::uint64_t expert = 0; expert < args.local_experts; ++expert) {
     if (args.rows_apart > 0) next = expert * args.rows_apart;
     const std::uint64_t left = args.rows - std::min(next, args.rows);
     const std::uint64_t room = args.rows_apart > 0 ? std::min(left, args.rows_apart) : left;
     const std::int32_t count = args.rows_of_expert[expert];
     const std::uint64_t wanted = count < 0 ? 0 : static_cast<std::uint64_t>(count);
-    if (count < 0 || wanted > room) *args.flags |= kFlagBadRowCount;
+    if (count < 0 || wanted > room) bad = true;
     const std::uint64_t given = std::min(wanted, room);
     std::fill_n(args.ids + next, given, static_cast<std::int32_t>(expert));
     next += given;
   }
+  if (bad) std::atomic_ref(*args.flags).fetch_or(kFlagBadRowCount, std::memory_order_relaxed);
   if (args.codes.data == nullptr) return;
   if (args.x.dtype == DType::bf16) {
     expand<std::uint16_t>(args);

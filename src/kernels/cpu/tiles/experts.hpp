@@ -24,6 +24,7 @@ class ExpertsCall {
         x_tiles_(args.shape.hidden / kTileColumns),
         act_tiles_(args.shape.inter / kTileColumns),
         chunks_(divide_up(x_tiles_, kChunkTiles)),
+        prefetch_(prefetch_of_processor()),
         mark_(now_ns()) {}
 
   void run() {
@@ -67,10 +68,11 @@ class ExpertsCall {
     }
     // The two bands from `row` on; `next` is the place that is read after them, where that is not
     // what lies behind.
-    [[nodiscard]] BandPair bands(std::uint64_t row, const Stream& next) const {
+    [[nodiscard]] BandPair bands(std::uint64_t row, const Prefetch& prefetch,
+                                 const Stream& next) const {
       return {.at = from(row),
               .columns = columns,
-              .prefetch = prefetch_of_processor(),
+              .prefetch = prefetch,
               .code_bytes = code_bytes(kBandRows),
               .scale_bytes = scale_bytes(kBandRows),
               .next = next};
@@ -195,7 +197,7 @@ class ExpertsCall {
   void multiply(const Matrix& matrix, std::uint64_t tile, const Stream& next,
                 const Record* const* x, std::uint64_t rows, Sums* sums) const {
     const std::uint64_t first = tile * kTileColumns;
-    Products::multiply(matrix.bands(first, next), x, rows, sums);
+    Products::multiply(matrix.bands(first, prefetch_, next), x, rows, sums);
     for (std::uint64_t band = 0; band < kBandsOfTile; ++band) {
       for (std::uint64_t r = 0; r < rows; ++r)
         matrix.finish(sums[band][r], first + band * kBandRows);
@@ -208,12 +210,13 @@ class ExpertsCall {
     const Matrix gate = gate_of(at.expert);
     const Matrix up = up_of(at.expert);
     const bool gated = gate.codes != nullptr;
+    const std::uint64_t first = at.first * kTileColumns;
+    const Stream again = (gated ? gate : up).from(first);  // for the rows that are left
     Stream after = {};
     if (next.end > 0) {
       const Matrix matrix = gated ? gate_of(next.expert) : up_of(next.expert);
       after = matrix.from(next.first * kTileColumns);
     }
-    const std::uint64_t first = at.first * kTileColumns;
     const std::uint64_t end = work_.slots.with0[at.expert + 1];
     for (std::uint64_t row = work_.slots.with0[at.expert]; row < end; row += kMostRows) {
       const std::uint64_t rows = end - row < kMostRows ? end - row : kMostRows;
@@ -233,7 +236,8 @@ class ExpertsCall {
       for (std::uint64_t tile = at.first; tile < at.end; ++tile) {
         alignas(64) float act[kMostRows][kTileColumns];
         alignas(64) Sums ups[kBandsOfTile];
-        multiply(up, tile, tile + 1 == at.end ? after : Stream{}, x, rows, ups);
+        const Stream behind = row + rows < end ? again : after;
+        multiply(up, tile, tile + 1 == at.end ? behind : Stream{}, x, rows, ups);
         const Sums* of_tile = gates + (tile - at.first) * kBandsOfTile;
         for (std::uint64_t band = 0; band < kBandsOfTile; ++band) {
           for (std::uint64_t r = 0; r < rows; ++r)
@@ -279,7 +283,8 @@ class ExpertsCall {
         act[r] = work_.act + (row + r) * records_of(act_tiles_);
       for (std::uint64_t tile = at.first; tile < at.end; ++tile) {
         alignas(64) Sums sums[kBandsOfTile];
-        multiply(weights, tile, tile + 1 == at.end ? after : Stream{}, act, rows, sums);
+        const Stream behind = row + rows < end ? weights.from(at.first * kTileColumns) : after;
+        multiply(weights, tile, tile + 1 == at.end ? behind : Stream{}, act, rows, sums);
         for (std::uint64_t band = 0; band < kBandsOfTile; ++band) {
           const std::uint64_t column = tile * kTileColumns + band * kBandRows;
           for (std::uint64_t r = 0; r < rows; ++r)
@@ -323,6 +328,7 @@ class ExpertsCall {
   std::uint64_t x_tiles_;
   std::uint64_t act_tiles_;
   std::uint64_t chunks_;  // of a token
+  Prefetch prefetch_;
   std::uint64_t mark_;
 };
 

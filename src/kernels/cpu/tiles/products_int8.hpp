@@ -132,7 +132,8 @@ struct ProductsInt8 {
     }
   }
 
-  // Octets of kBands bands wait in registers, so that an activation that is loaded meets as many.
+  // Octets of kBands bands wait in registers for all rows, so that an activation that is loaded
+  // meets one or two of them.
   template <int kBands>
   static void multiply_many(const Band* bands, const Record* const* x, std::uint64_t rows,
                             Sums* sums) {
