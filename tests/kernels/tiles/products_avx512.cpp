@@ -13,6 +13,7 @@ MOXIE_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnn
 #include "kernels/cpu/tiles/products_bf16.hpp"
 #include "kernels/cpu/tiles/products_int8.hpp"
 #include "kernels/cpu/tiles/quantise.hpp"
+#include "kernels/tiles/run_product.hpp"
 // clang-format on
 
 namespace moxie::test {
@@ -21,37 +22,14 @@ namespace {
 
 using cpu::avx512::Simd;
 
-template <class Products, class Quantise>
-void run(const BandProduct& product) {
-  using Record = typename Products::Record;
-  constexpr std::uint64_t kMostTiles = 256;
-  static Record records[cpu::tiles::kMostRows][kMostTiles];
-  const Record* x[cpu::tiles::kMostRows];
-  for (std::uint64_t row = 0; row < product.rows; ++row) {
-    x[row] = records[row];
-    for (std::uint64_t tile = 0; tile < product.columns / kTileColumns; ++tile)
-      Quantise::record(product.x + row * product.columns + tile * kTileColumns, records[row][tile]);
-  }
-  alignas(64) cpu::tiles::Sums sums[2];
-  Products::multiply({.at = {.codes = product.codes, .scales = product.scales},
-                      .columns = product.columns,
-                      .code_bytes = kBandRows * product.columns / 2,
-                      .scale_bytes = kBandRows * product.columns / scale_group(product.format)},
-                     x, product.rows, sums);
-  for (std::uint64_t i = 0; i < product.rows * kBandPairRows; ++i) {
-    const std::uint64_t lane = i % kBandPairRows;
-    product.sums[i] = sums[lane / kBandRows][i / kBandPairRows][lane % kBandRows] * Products::kUnit;
-  }
-}
-
 template <BlockFormat kFormat>
 void run_format(const BandProduct& product) {
   using namespace cpu::tiles;
   if (product.act_format == ActFormat::bf16)
-    return run<ProductsBf16<Simd, kFormat>, ToBf16<Simd>>(product);
+    return run_product<ProductsBf16<Simd, kFormat>, ToBf16<Simd>>(product);
   if (product.act_format == ActFormat::int8)
-    return run<ProductsInt8<Simd, kFormat, OnePlane>, ToInt8<Simd>>(product);
-  run<ProductsInt8<Simd, kFormat, TwoPlanes>, ToInt8x2<Simd>>(product);
+    return run_product<ProductsInt8<Simd, kFormat, OnePlane>, ToInt8<Simd>>(product);
+  run_product<ProductsInt8<Simd, kFormat, TwoPlanes>, ToInt8x2<Simd>>(product);
 }
 
 }  // namespace
