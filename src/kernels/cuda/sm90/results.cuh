@@ -65,20 +65,24 @@ class Results {
   __device__ __forceinline__ void store(const Tokens<kLifts>& tokens, std::uint32_t column,
                                         const Biases& biases, const float (&first)[4],
                                         const float (&second)[4]) const {
+    float values[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (!tokens.there[i % 2]) continue;
-      const float lower = tokens.lower[i % 2];
-      const std::uint32_t slot = tokens.slot[i % 2];
-      const float value = fmaf(first[i] * lower, mul_first_, biases.of[i / 2][0]);
-      const std::uint32_t at = column + i / 2 * 8;
-      if constexpr (kPhase == kDown) {
-        store_written(call_.work.down + std::uint64_t{slot} * call_.args.shape.hidden + at, value);
-      } else {
-        const float up =
-            paired() ? fmaf(second[i] * lower, mul_second_, biases.of[i / 2][1]) : value;
-        store_act(at, slot, value, up);
+    for (int i = 0; i < 4; ++i)
+      values[i] = fmaf(first[i] * tokens.lower[i % 2], mul_first_, biases.of[i / 2][0]);
+    if constexpr (kPhase == kGateUp) {
+      float ups[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        ups[i] = values[i];
+        if (paired())
+          ups[i] = fmaf(second[i] * tokens.lower[i % 2], mul_second_, biases.of[i / 2][1]);
       }
+      activate_fast(call_.args.shape.activation, call_.args.shape.activation_limit, values, ups);
+    }
+#pragma unroll
+    for (int token = 0; token < 2; ++token) {
+      if (tokens.there[token])
+        store_pair(column, tokens.slot[token], values[token], values[token + 2]);
     }
   }
 
@@ -90,16 +94,25 @@ class Results {
     if (paired()) bias[1] = __ldg(biases + inter + column);
   }
 
-  __device__ __forceinline__ void store_act(std::uint32_t column, std::uint32_t slot, float gate,
-                                            float up) const {
+  // Of one token: the rows `column` and `column` + 8.
+  __device__ __forceinline__ void store_pair(std::uint32_t column, std::uint32_t slot, float upper,
+                                             float lower) const {
     const ExpertsShape& shape = call_.args.shape;
+    if constexpr (kPhase == kDown) {
+      float* to = call_.work.down + std::uint64_t{slot} * shape.hidden + column;
+      store_written(to, upper);
+      store_written(to + 8, lower);
+      return;
+    }
     const std::uint64_t at = std::uint64_t{slot} * shape.inter + column;
-    const float value = activate_fast(shape.activation, shape.activation_limit, gate, up);
     if (call_.wide_acts) {
-      store_written(reinterpret_cast<float*>(call_.work.act) + at, value);
+      float* to = reinterpret_cast<float*>(call_.work.act) + at;
+      store_written(to, upper);
+      store_written(to + 8, lower);
     } else {
-      store_written(reinterpret_cast<std::uint16_t*>(call_.work.act) + at,
-                    __bfloat16_as_ushort(__float2bfloat16_rn(value)));
+      auto* to = reinterpret_cast<std::uint16_t*>(call_.work.act) + at;
+      store_written(to, __bfloat16_as_ushort(__float2bfloat16_rn(upper)));
+      store_written(to + 8, __bfloat16_as_ushort(__float2bfloat16_rn(lower)));
     }
   }
 
