@@ -65,7 +65,7 @@ LIMITS = {
     ("experts", "fp16", "nvfp4", 16): (2.04, 0.62),
     ("experts", "fp16", "mxfp4", 24): (2.56, 0.75),
     ("experts", "fp16", "nvfp4", 24): (2.04, 0.62),
-    ("experts", "fp16", "mxfp4", 32): (2.82, 0.75),
+    ("experts", "fp16", "mxfp4", 32): (2.83, 0.75),
     ("experts", "fp16", "nvfp4", 32): (2.04, 0.62),
     ("experts", "fp8", "mxfp4", 8): (1.73, 0.54),
     ("experts", "fp8", "mxfp4", 16): (2.13, 0.54),

@@ -24,7 +24,7 @@ __device__ inline void prefetch(const void* from, std::uint64_t bytes, std::uint
                                 std::uint64_t threads) {
   constexpr std::uint64_t kLine = 128;
   for (std::uint64_t at = thread * kLine; at < bytes; at += threads * kLine)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const std::byte*>(from) + at));
+    prefetch_line(static_cast<const std::byte*>(from) + at);
 }
 
 // No chunk is taken, no value of the products is written.

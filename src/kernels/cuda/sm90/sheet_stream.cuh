@@ -60,8 +60,8 @@ class SheetScout {
 
   __device__ void run() {
     const auto next = [this](Head head) {
-      add_item(call_, head);
-      publish(head);
+      const std::uint32_t slot = add_item(call_, head, kTiles * kRowsOfTile);
+      publish(head, slot);
     };
     each_segment<Stages>(call_, sync_, shared_.queue, next, [this] { complete_all(); });
   }
@@ -75,23 +75,26 @@ class SheetScout {
   static constexpr std::uint32_t kBegun = 2;  // stages whose rows are on their way
   static_assert(kBegun < TSync::kPlaces);
 
-  __device__ void publish(const Head& head) {
+  // `slot`: of the lane's row.
+  __device__ void publish(const Head& head, std::uint32_t slot) {
     const bool multiplies = head.phase == kGateUp || head.phase == kDown;
+    complete_all();  // while the item comes
     const bool has_row = multiplies && lane_ < head.rows;
-    const std::uint32_t slot = has_row ? call_.work.items[head.item].slot[lane_] : 0;
     const std::uint32_t row =
         head.phase == kGateUp ? slot / static_cast<std::uint32_t>(call_.args.shape.top_k) : slot;
-    complete_all();           // while the item comes
     if (head.phase == kDown)  // its rows are lifted
       wait_for_count(call_.work.gate_up_units + head.item, call_.experts.gate_up.units + 1);
     const std::uint32_t* amax = head.phase == kGateUp ? call_.work.x_amax : call_.work.act_amax;
     wait_barrier(sync_.segment_free[at_.place], at_.parity);
     Segment& to = shared_.segments[at_.place];
-    if (has_row) to.slot[lane_] = slot, to.amax[lane_] = __ldcg(amax + row);
+    if (has_row) to.slot[lane_] = slot;
     if (lane_ == 0) put_head(head, to);
     arrive(sync_.segment_full[at_.place]);
     at_.next();
-    if (multiplies) copy_rows(head, row);
+    if (!multiplies) return;
+    // Its largest magnitude is needed with the results: it comes with the first stage.
+    if (has_row) amax_ = __ldcg(amax + row), amax_to_ = shared_address(to.amax + lane_);
+    copy_rows(head, row);
   }
 
   // `row`: the lane's of the item. Rows that are missing in the last 8 are zeros: tensor cores draw
@@ -140,6 +143,7 @@ class SheetScout {
 
   // The rows of the oldest stage are there, for the tensor cores too.
   __device__ __forceinline__ void complete() {
+    if (amax_to_ != 0) store_shared1(amax_to_, amax_), amax_to_ = 0;
     fence_for_tensor_cores();
     arrive(sync_.weights_full[complete_.place]);
     complete_.next();
@@ -154,6 +158,8 @@ class SheetScout {
   Place<TSync::kPlaces> stage_{.parity = 1};
   Place<TSync::kPlaces> complete_;  // whose copies are awaited next
   std::uint32_t begun_ = 0;         // stages whose copies are not
+  std::uint32_t amax_ = 0;          // of the lane's row
+  std::uint32_t amax_to_ = 0;       // where it is to go; 0: it is there
 };
 
 // Tells other blocks what is stored. Who stores the last of an item's activations lifts its rows.
@@ -168,6 +174,7 @@ class SheetFinisher {
       wait_barrier(sync_.segment_full[at.place], at.parity);
       Segment& segment = shared_.segments[at.place];
       if (segment.phase == kNothing) return;
+      if (warp_ == 0 && segment.phase != kCombine) prefetch_biases(segment);
       wait_barrier(sync_.segment_stored[at.place], at.parity);
       const bool leads = warp_ == 0 && threadIdx.x % 32 == 0;
       if (segment.phase == kGateUp) {
@@ -181,6 +188,27 @@ class SheetFinisher {
   }
 
  private:
+  // The biases that the results need are on their way to the second-level cache.
+  __device__ void prefetch_biases(const Segment& segment) const {
+    if (!call_.experts.has_bias) return;
+    constexpr std::uint32_t kLine = 32;  // numbers
+    const bool down = segment.phase == kDown;
+    const bool paired = !down && call_.experts.gated;
+    const std::uint32_t inter = static_cast<std::uint32_t>(call_.args.shape.inter);
+    const std::uint32_t rows = kWarps * (paired ? kStripRows / 2 : kStripRows);  // of a sheet
+    const auto* biases = reinterpret_cast<const float*>(
+        call_.args.weights.blobs + segment.expert * call_.args.weights.stride +
+        call_.experts.biases);
+    biases += down ? 2 * inter : paired ? 0 : inter;
+    const std::uint32_t end =
+        min(segment.end * rows, down ? static_cast<std::uint32_t>(call_.args.shape.hidden) : inter);
+    for (std::uint32_t column = segment.unit * rows + threadIdx.x % 32 * kLine; column < end;
+         column += 32 * kLine) {
+      prefetch_line(biases + column);
+      if (paired) prefetch_line(biases + inter + column);
+    }
+  }
+
   __device__ void finish_gate_up(Segment& segment, bool leads) {
     std::uint32_t* count = call_.work.gate_up_units + segment.item;
     const Product& product = call_.experts.gate_up;
