@@ -112,7 +112,7 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
       wait_for_previous();
       scout.run();
     } else if (warp == kScout) {
-      Scout<Stages, BlockSync> scout(call, sync, shared, kTiles * kRowsOfTile);
+      Scout<Stages, BlockSync> scout(call, sync, shared);
       if (kStart == Start::early) {
         scout.rehearse();
         wait_for_previous();

@@ -60,8 +60,11 @@ class SheetScout {
 
   __device__ void run() {
     const auto next = [this](Head head) {
-      const std::uint32_t slot = add_item(call_, head, kTiles * kRowsOfTile);
-      publish(head, slot);
+      add_item(call_, head);
+      // Not all of an item's slots are rows, but all are there: it is not known yet how many count.
+      const bool multiplies = head.phase == kGateUp || head.phase == kDown;
+      const bool in_item = multiplies && lane_ < kTiles * kRowsOfTile;
+      publish(head, in_item ? call_.work.items[head.item].slot[lane_] : 0);
     };
     each_segment<Stages>(call_, sync_, shared_.queue, next, [this] { complete_all(); });
   }

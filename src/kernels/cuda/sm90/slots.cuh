@@ -82,7 +82,7 @@ __device__ inline std::uint32_t make_items(const Call& call, std::uint32_t* coun
       if (item < kFirstExperts) call.work.progress->first_experts[item] = expert;
       const std::uint32_t rows = left < item_rows ? left : item_rows;
       call.work.items[item].rows = rows;
-      // Read together with the number of rows; what counts comes later.
+      // Sheets read them before they know how many count.
       for (std::uint32_t place = rows; place < item_rows; ++place)
         call.work.items[item].slot[place] = 0;
       call.work.gate_up_units[item] = 0;

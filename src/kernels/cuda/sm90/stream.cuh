@@ -178,45 +178,38 @@ __device__ __forceinline__ void each_segment(const Call& call, TSync sync, const
   }
 }
 
-// Of the item that a segment belongs to; returns the slot of the lane's row, if there is one. All of
-// it is on its way together: an item has room for `capacity` rows.
-__device__ __forceinline__ std::uint32_t add_item(const Call& call, Head& head,
-                                                  std::uint32_t capacity) {
-  if (head.phase != kGateUp && head.phase != kDown) return 0;
-  const Item& item = call.work.items[head.item];
-  const std::uint32_t lane = threadIdx.x % 32;
-  const std::uint32_t slot = lane < capacity ? item.slot[lane] : 0;
-  head.expert = item.expert;
-  head.rows = item.rows;
-  return slot;
+__device__ __forceinline__ void add_item(const Call& call, Head& head) {
+  if (head.phase != kGateUp && head.phase != kDown) return;
+  head.expert = call.work.items[head.item].expert;
+  head.rows = call.work.items[head.item].rows;
 }
 
 // By one warp: finds out which rows the next segments have, and waits until they are there.
 template <class TStages, class TSync>
 class Scout {
  public:
-  __device__ Scout(const Call& call, TSync sync, Shared& shared, std::uint32_t capacity)
-      : call_(call), sync_(sync), shared_(shared), capacity_(capacity) {}
+  __device__ Scout(const Call& call, TSync sync, Shared& shared)
+      : call_(call), sync_(sync), shared_(shared) {}
 
   // A segment of no units on any row of x, while what comes before this kernel still runs: who puts
   // rows into memory has its instructions at hand when the first one counts.
-  __device__ void rehearse() { publish({.phase = kGateUp, .rows = 1}, 0); }
+  __device__ void rehearse() { publish({.phase = kGateUp, .rows = 1}); }
 
   __device__ void run() {
     each_segment<TStages>(call_, sync_, shared_.queue, [this](Head head) {
-      const std::uint32_t slot = add_item(call_, head, capacity_);
-      publish(head, slot);
+      add_item(call_, head);
+      publish(head);
     });
   }
 
  private:
   static constexpr std::uint32_t kNoRow = ~0U;
 
-  // `slot`: of the lane's row.
-  __device__ void publish(const Head& head, std::uint32_t slot) {
+  __device__ void publish(const Head& head) {
     const std::uint32_t lane = threadIdx.x % 32;
     const bool has_row = lane < head.rows;
     const bool counts = head.end > head.unit;  // not a rehearsal
+    const std::uint32_t slot = has_row && counts ? call_.work.items[head.item].slot[lane] : 0;
     std::uint32_t row = has_row ? slot : kNoRow;
     if (head.phase == kGateUp && has_row)
       row = slot / static_cast<std::uint32_t>(call_.args.shape.top_k);
@@ -240,7 +233,6 @@ class Scout {
   const Call& call_;
   TSync sync_;
   Shared& shared_;
-  std::uint32_t capacity_;  // rows of an item
   Place<kSegments> at_{.parity = 1};
   std::uint32_t last_row_ = kNoRow - 1;
 };
