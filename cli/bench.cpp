@@ -380,6 +380,7 @@ class Bench {
       if (peer_ != nullptr) {
         meet_peer(sets, [&](std::size_t set) -> const auto& { return replayed.y(set); }, point);
       }
+      point.burst_us = replayed.burst_us();
       if (point.peer && point.peer->agrees()) {
         measure_alternately(args_.samples.value_or(kGraphSamples), replayed, *peer_, point);
         return report_.add(point);

@@ -85,10 +85,13 @@ Json timing_json(const BenchPoint& point) {
   timing.set("mode", name_of(point.mode)).set("samples", summary.samples);
   timing.set("median_us", summary.median_us).set("iqr_us", summary.iqr_us);
   timing.set("p10", summary.p10_us).set("p90", summary.p90_us);
-  if (point.mode == BenchMode::graph)
+  if (point.mode == BenchMode::graph) {
+    timing.set("burst_us", number_or_null(burst_median_us(point)));
+    timing.set("burst_samples", point.burst_us.size());
     timing.set("eager_us", point.eager_us).set("sets", point.sets.size());
-  else
+  } else {
     timing.set("host_us", summary.median_us);
+  }
   timing.set("passes_differ_pct", point.passes_differ_pct);
   timing.set("rejected", point.passes_differ_pct > kMostPassesDiffer);
   if (!point.paired) return timing;
@@ -109,6 +112,7 @@ Json graph_ceiling_json(const BenchSetting& setting, const BenchPoint& point, do
               number_or_null(static_cast<double>(point.work.bytes_weights) * 1e-3 / floor.read_us));
   ceiling.set("tflops_measured", Json()).set("percent", number_or_null(100 / ratio));
   ceiling.set("floor_us", number_or_null(floor.us)).set("ratio", number_or_null(ratio));
+  ceiling.set("burst_ratio", number_or_null(burst_median_us(point) / floor.us));
   ceiling.set("read_us", number_or_null(floor.read_us));
   ceiling.set("flops_us", floor.stated_tflops ? Json(floor.flops_us) : Json());
   ceiling.set("tflops_stated", floor.stated_tflops ? Json(*floor.stated_tflops) : Json());
@@ -245,6 +249,10 @@ std::string identity_of(const Json& record) {
   const Json* mode = timing != nullptr && timing->is_object() ? timing->find("mode") : nullptr;
   return part("problem") + part("kernels") + part("kernel_width") + part("threads") +
          (mode != nullptr ? mode->as_string() : "");
+}
+
+double burst_median_us(const BenchPoint& point) {
+  return point.burst_us.empty() ? std::nan("") : summarise(point.burst_us).median_us;
 }
 
 double median_us_of(const Json& record) {

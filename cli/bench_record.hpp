@@ -100,6 +100,7 @@ struct BenchPoint {
   double passes_differ_pct = 0;         // medians of the two halves of the samples
   std::vector<BenchSetWork> sets;       // empty for calls on one set; else `work` is their mean
   double eager_us = 0;                  // of a graph: one of its calls, eagerly
+  std::vector<double> burst_us;         // of a graph: replays behind a rest
   std::optional<BenchFloor> floor;      // of a graph
   std::optional<PairedFigures> paired;  // of calls on the CPU
   std::optional<PeerFigures> peer;      // of a graph, and of cold calls on the CPU
@@ -114,6 +115,9 @@ Json device_json();
 
 // Rounded to whole numbers.
 RunWork mean_work(const std::vector<BenchSetWork>& sets);
+
+// Of burst_us; NaN where there are none.
+double burst_median_us(const BenchPoint& point);
 
 Json record_of(const BenchSetting& setting, const BenchPoint& point);
 

@@ -26,8 +26,9 @@ std::vector<std::string> head_of(BenchWay way, std::optional<BenchPeer> peer) {
     }
     return head;
   }
-  std::vector<std::string> head = {"tokens", "tp",      "mode", "us, median [IQR]", "floor us",
-                                   "ratio",  "experts", "GB/s", "Tflop/s",          "err/bound"};
+  std::vector<std::string> head = {"tokens",   "tp",    "mode",     "us, median [IQR]",
+                                   "floor us", "ratio", "burst us", "burst ratio",
+                                   "experts",  "GB/s",  "Tflop/s",  "err/bound"};
   if (peer) {
     head.push_back(fmt::format("{} us", name_of(*peer)));
     head.push_back(fmt::format("{} / ours, > 1: ours is faster", name_of(*peer)));
@@ -54,6 +55,9 @@ void BenchTable::add(const BenchPoint& point) {
     figure(fmt::format("{:.1f} [{:.1f}]", summary.median_us, summary.iqr_us));
     row.push_back(fmt::format("{:.1f}", floor_us));
     figure(fmt::format("{:.3f}", summary.median_us / floor_us));
+    const double burst_us = burst_median_us(point);
+    figure(fmt::format("{:.1f}", burst_us));
+    figure(fmt::format("{:.3f}", burst_us / floor_us));
     row.push_back(fmt::to_string(point.work.active_experts));
   } else {
     figure(fmt::format("{:.3f} [{:.3f}]", summary.median_us * 1e-3, summary.iqr_us * 1e-3));
@@ -89,7 +93,9 @@ std::string BenchTable::method(const BenchSetting& setting) const {
   }
   std::string text =
       "Replays of a graph of independent routing sets, divided by their number; a call is timed "
-      "from ids to bf16 result.\nRatio: median / floor, 1 is the best. Floor: reading the weights "
+      "from ids to bf16 result.\nBurst: replays of the first 60 ms behind a rest of 0.3 s; the "
+      "others go on until a card at its power limit has lowered its clock.\nRatio: median / floor, "
+      "1 is the best. Floor: reading the weights "
       "of the experts in use, by the curve measured in this process";
   if (const std::optional<double> rate = stated_tflops(*last_))
     text += fmt::format(", or their products at {} Tflop/s as stated for an H200", *rate);

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "cli/layer_call.hpp"
@@ -87,6 +89,15 @@ std::vector<Finding> ReplayedLayer::compare() {
                                            elements_, eager_[set].flags, replayed[set].flags)});
   }
   return findings;
+}
+
+std::vector<double> ReplayedLayer::burst_us() {
+  std::this_thread::sleep_for(std::chrono::duration<double>(kRestSeconds));
+  std::vector<double> times;
+  const Stopwatch watch;
+  while (times.size() < kBurstSamples || watch.seconds() < kBurstSeconds)
+    times.push_back(replay_us());
+  return times;
 }
 
 void ReplayedLayer::warm() {

@@ -15,6 +15,9 @@ namespace moxie::cli {
 
 // Every arm replays for so long before a pass, until clocks are up.
 inline constexpr double kWarmSeconds = 0.1;
+inline constexpr double kRestSeconds = 0.3;
+inline constexpr double kBurstSeconds = 0.06;
+inline constexpr std::size_t kBurstSamples = 6;
 
 // Whether these bf16 numbers are within half a unit in the last place of the exact ones.
 bool is_rounded(const std::vector<std::uint16_t>& bf16, const std::vector<float>& exact);
@@ -55,6 +58,9 @@ class ReplayedLayer {
   // Microseconds of one replay or one eager pass, divided by the number of sets.
   double replay_us() { return replay_.replay_us() / static_cast<double>(replay_.sets()); }
   double eager_us() { return replay_.call_us() / static_cast<double>(replay_.sets()); }
+  // Of the replays in the first kBurstSeconds behind kRestSeconds without any, at least
+  // kBurstSamples: a card that is held at its power limit has not lowered its clock yet.
+  std::vector<double> burst_us();
   // For kWarmSeconds.
   void warm();
 

@@ -85,6 +85,7 @@ class GraphRecord : public testing::Test {
     point_.work = mean_work(point_.sets);
     point_.floor = floor_of(plan_, point_.sets, kCurve);
     point_.eager_us = 40;
+    point_.burst_us = {24, 27, 50};
     point_.samples_us = {30, 30, 30, 30};
   }
 
@@ -99,16 +100,20 @@ TEST_F(GraphRecord, StatesSetsFloorRatioAndTheCurve) {
   EXPECT_EQ(timing.find("mode")->as_string(), "graph");
   EXPECT_EQ(timing.find("sets")->as_unsigned(), 2U);
   EXPECT_EQ(timing.find("eager_us")->as_double(), 40);
+  EXPECT_DOUBLE_EQ(timing.find("burst_us")->as_double(), 27);
+  EXPECT_EQ(timing.find("burst_samples")->as_unsigned(), 3U);
   EXPECT_EQ(timing.find("host_us"), nullptr);
   EXPECT_EQ(keys_of(record.find("sets")->elements()[0]),
             (std::vector<std::string>{"seed", "slots", "active_experts", "bytes_weights"}));
   EXPECT_EQ(record.find("problem")->find("weights")->as_string(), "random");
   const Json& ceiling = *record.find("ceiling");
-  EXPECT_EQ(keys_of(ceiling), (std::vector<std::string>{
-                                  "gbps_measured", "tflops_measured", "percent", "floor_us",
-                                  "ratio", "read_us", "flops_us", "tflops_stated", "read_curve"}));
+  EXPECT_EQ(keys_of(ceiling),
+            (std::vector<std::string>{"gbps_measured", "tflops_measured", "percent", "floor_us",
+                                      "ratio", "burst_ratio", "read_us", "flops_us",
+                                      "tflops_stated", "read_curve"}));
   EXPECT_DOUBLE_EQ(ceiling.find("floor_us")->as_double(), 15);
   EXPECT_DOUBLE_EQ(ceiling.find("ratio")->as_double(), 2);
+  EXPECT_DOUBLE_EQ(ceiling.find("burst_ratio")->as_double(), 1.8);
   EXPECT_DOUBLE_EQ(ceiling.find("percent")->as_double(), 50);
   EXPECT_DOUBLE_EQ(ceiling.find("gbps_measured")->as_double(), 0.1);  // 1500 bytes in 15 us
   EXPECT_EQ(ceiling.find("read_curve")->elements().size(), 2U);

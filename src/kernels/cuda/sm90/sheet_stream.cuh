@@ -199,9 +199,9 @@ class SheetFinisher {
     const bool paired = !down && call_.experts.gated;
     const std::uint32_t inter = static_cast<std::uint32_t>(call_.args.shape.inter);
     const std::uint32_t rows = kWarps * (paired ? kStripRows / 2 : kStripRows);  // of a sheet
-    const auto* biases = reinterpret_cast<const float*>(
-        call_.args.weights.blobs + segment.expert * call_.args.weights.stride +
-        call_.experts.biases);
+    const auto* biases = reinterpret_cast<const float*>(call_.args.weights.blobs +
+                                                        segment.expert * call_.args.weights.stride +
+                                                        call_.experts.biases);
     biases += down ? 2 * inter : paired ? 0 : inter;
     const std::uint32_t end =
         min(segment.end * rows, down ? static_cast<std::uint32_t>(call_.args.shape.hidden) : inter);
