@@ -239,6 +239,7 @@ class Bench {
         sizes.push_back(mean_work(work_of(plan, sets)).bytes_weights);
     }
     setting_.curve = measure_read_curve(std::move(sizes));
+    setting_.launch_us = measure_launch_us();
   }
 
   static std::vector<BenchSetWork> work_of(const ShardPlan& plan, const BenchSets& sets) {
@@ -380,6 +381,7 @@ class Bench {
       if (peer_ != nullptr) {
         meet_peer(sets, [&](std::size_t set) -> const auto& { return replayed.y(set); }, point);
       }
+      point.host_us = replayed.host_us();
       point.burst_us = replayed.burst_us();
       if (point.peer && point.peer->agrees()) {
         measure_alternately(args_.samples.value_or(kGraphSamples), replayed, *peer_, point);

@@ -89,6 +89,7 @@ Json timing_json(const BenchPoint& point) {
     timing.set("burst_us", number_or_null(burst_median_us(point)));
     timing.set("burst_samples", point.burst_us.size());
     timing.set("eager_us", point.eager_us).set("sets", point.sets.size());
+    timing.set("host_us", point.host_us);
   } else {
     timing.set("host_us", summary.median_us);
   }
@@ -116,6 +117,7 @@ Json graph_ceiling_json(const BenchSetting& setting, const BenchPoint& point, do
   ceiling.set("read_us", number_or_null(floor.read_us));
   ceiling.set("flops_us", floor.stated_tflops ? Json(floor.flops_us) : Json());
   ceiling.set("tflops_stated", floor.stated_tflops ? Json(*floor.stated_tflops) : Json());
+  ceiling.set("launch_us", setting.launch_us);
   return ceiling.set("read_curve", std::move(curve));
 }
 

@@ -39,8 +39,9 @@ struct BenchSetting {
   std::optional<std::uint64_t> experts;  // as given
   std::optional<std::uint64_t> hidden;
   std::optional<std::uint64_t> inter;
-  Json device;      // null on the CPU
-  ReadCurve curve;  // of a GPU; empty where no graph is timed
+  Json device;           // null on the CPU
+  ReadCurve curve;       // of a GPU; empty where no graph is timed
+  double launch_us = 0;  // the host's time for a launch, where graphs are timed
   Ceilings ceilings;
   Json build;
   Json host;
@@ -100,6 +101,7 @@ struct BenchPoint {
   double passes_differ_pct = 0;         // medians of the two halves of the samples
   std::vector<BenchSetWork> sets;       // empty for calls on one set; else `work` is their mean
   double eager_us = 0;                  // of a graph: one of its calls, eagerly
+  double host_us = 0;                   // of a graph: the host's time for such a call
   std::vector<double> burst_us;         // of a graph: replays behind a rest
   std::optional<BenchFloor> floor;      // of a graph
   std::optional<PairedFigures> paired;  // of calls on the CPU

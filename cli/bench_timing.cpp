@@ -91,6 +91,13 @@ std::vector<Finding> ReplayedLayer::compare() {
   return findings;
 }
 
+double ReplayedLayer::host_us() {
+  std::vector<double> times;
+  while (times.size() < kHostPasses)
+    times.push_back(replay_.host_us() / static_cast<double>(replay_.sets()));
+  return summarise(std::move(times)).median_us;
+}
+
 std::vector<double> ReplayedLayer::burst_us() {
   std::this_thread::sleep_for(std::chrono::duration<double>(kRestSeconds));
   std::vector<double> times;

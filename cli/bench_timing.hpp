@@ -18,6 +18,7 @@ inline constexpr double kWarmSeconds = 0.1;
 inline constexpr double kRestSeconds = 0.3;
 inline constexpr double kBurstSeconds = 0.06;
 inline constexpr std::size_t kBurstSamples = 6;
+inline constexpr std::size_t kHostPasses = 21;
 
 // Whether these bf16 numbers are within half a unit in the last place of the exact ones.
 bool is_rounded(const std::vector<std::uint16_t>& bf16, const std::vector<float>& exact);
@@ -57,6 +58,8 @@ class ReplayedLayer {
 
   // Microseconds of one replay or one eager pass, divided by the number of sets.
   double replay_us() { return replay_.replay_us() / static_cast<double>(replay_.sets()); }
+  // Of the host, with a call; the median of kHostPasses.
+  double host_us();
   double eager_us() { return replay_.call_us() / static_cast<double>(replay_.sets()); }
   // Of the replays in the first kBurstSeconds behind kRestSeconds without any, at least
   // kBurstSamples: a card that is held at its power limit has not lowered its clock yet.

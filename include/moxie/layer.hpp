@@ -234,6 +234,9 @@ class MOXIE_API DeviceReplay {
   // Microseconds of all sets on the device: called one after another, or replayed.
   double call_us();
   double replay_us();
+  // Microseconds that the host takes to call all sets once, eagerly, while the device has room for
+  // calls.
+  double host_us();
   // Overwrites every result and the workspace with NaN, and clears the flags.
   void clear_results();
   // Copies one set's y, [tokens, hidden] of its type, to the host; answers its flags.

@@ -78,6 +78,11 @@ MOXIE_API std::vector<std::uint64_t> read_curve_sizes();
 // of the memory are left out. Errors: Error(environment) MOXIE-E003, MOXIE-E004, MOXIE-E005.
 MOXIE_API ReadCurve measure_read_curve(std::vector<std::uint64_t> bytes);
 
+// Microseconds that the host takes to launch a kernel that does nothing on the current GPU, one
+// behind the other in a stream; the median of 21 rows of 100. Errors: Error(environment)
+// MOXIE-E003, MOXIE-E005.
+MOXIE_API double measure_launch_us();
+
 // 1e9 bytes per second of one copy of `bytes` page-locked bytes to the current GPU; the median of
 // five. Errors: Error(environment) MOXIE-E003, MOXIE-E005; Error(unsupported) MOXIE-E004.
 MOXIE_API double measure_host_to_device(std::uint64_t bytes);

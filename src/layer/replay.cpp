@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/checked.hpp"
+#include "base/clock.hpp"
 #include "device/device.hpp"
 #include "formats/block_format.hpp"
 #include "moxie/layer.hpp"
@@ -150,6 +151,14 @@ double DeviceReplay::call_us() {
 
 double DeviceReplay::replay_us() {
   return state_->time_of([&] { state_->graph->launch(); });
+}
+
+double DeviceReplay::host_us() {
+  const std::uint64_t begin = now_ns();
+  state_->put_calls();
+  const double us = static_cast<double>(now_ns() - begin) * 1e-3;
+  state_->stream.wait();
+  return us;
 }
 
 void DeviceReplay::clear_results() {

@@ -9,4 +9,6 @@ int fill_unevenly(std::byte* /*at*/, std::uint64_t /*bytes*/, void* /*stream*/) 
   return 1;
 }
 
+int launch_nothing(void* /*stream*/) noexcept { return 1; }
+
 }  // namespace moxie::measure

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that do nothing but read a GPU's memory.
+// Kernels that do nothing but read a GPU's memory, or nothing at all.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +29,11 @@ struct ReadCall {
   void* stream = nullptr;
 };
 
-// Both return the runtime's code, 0 when all is well.
+// All return the runtime's code, 0 when all is well.
 int read(const ReadCall& call) noexcept;
 // Numbers without a pattern: equal bytes would take less power.
 int fill_unevenly(std::byte* at, std::uint64_t bytes, void* stream) noexcept;
+// A kernel of one thread that may start before the one in front has ended, as those of a call.
+int launch_nothing(void* stream) noexcept;
 
 }  // namespace moxie::measure

@@ -74,6 +74,7 @@ class GraphRecord : public testing::Test {
     setting_.weights = BenchWeights::random;
     setting_.makes_weights = true;
     setting_.curve = kCurve;
+    setting_.launch_us = 2.5;
     point_.plan = &plan_;
     point_.whole = &plan_;
     point_.tokens = 3;
@@ -85,6 +86,7 @@ class GraphRecord : public testing::Test {
     point_.work = mean_work(point_.sets);
     point_.floor = floor_of(plan_, point_.sets, kCurve);
     point_.eager_us = 40;
+    point_.host_us = 6;
     point_.burst_us = {24, 27, 50};
     point_.samples_us = {30, 30, 30, 30};
   }
@@ -102,7 +104,7 @@ TEST_F(GraphRecord, StatesSetsFloorRatioAndTheCurve) {
   EXPECT_EQ(timing.find("eager_us")->as_double(), 40);
   EXPECT_DOUBLE_EQ(timing.find("burst_us")->as_double(), 27);
   EXPECT_EQ(timing.find("burst_samples")->as_unsigned(), 3U);
-  EXPECT_EQ(timing.find("host_us"), nullptr);
+  EXPECT_EQ(timing.find("host_us")->as_double(), 6);
   EXPECT_EQ(keys_of(record.find("sets")->elements()[0]),
             (std::vector<std::string>{"seed", "slots", "active_experts", "bytes_weights"}));
   EXPECT_EQ(record.find("problem")->find("weights")->as_string(), "random");
@@ -110,7 +112,7 @@ TEST_F(GraphRecord, StatesSetsFloorRatioAndTheCurve) {
   EXPECT_EQ(keys_of(ceiling),
             (std::vector<std::string>{"gbps_measured", "tflops_measured", "percent", "floor_us",
                                       "ratio", "burst_ratio", "read_us", "flops_us",
-                                      "tflops_stated", "read_curve"}));
+                                      "tflops_stated", "launch_us", "read_curve"}));
   EXPECT_DOUBLE_EQ(ceiling.find("floor_us")->as_double(), 15);
   EXPECT_DOUBLE_EQ(ceiling.find("ratio")->as_double(), 2);
   EXPECT_DOUBLE_EQ(ceiling.find("burst_ratio")->as_double(), 1.8);

@@ -45,7 +45,21 @@ __global__ void fill_words(std::uint64_t* words, std::uint64_t count) {
   }
 }
 
+__global__ void nothing() {}
+
 }  // namespace
+
+int launch_nothing(void* stream) noexcept {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = config.blockDim = dim3(1);
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, nothing);
+}
 
 int read(const ReadCall& call) noexcept {
   const auto* words = reinterpret_cast<const uint4*>(call.from);
