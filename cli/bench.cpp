@@ -89,13 +89,14 @@ class Bench {
       ActMarginSweep(subject, run_args, setting_, console_).run(args_.act_margins);
       return 0;
     }
-    // What can be refused is refused before the first record.
-    std::vector<BenchSets> points;
-    for (const std::uint64_t tokens : token_counts()) {
-      run_args.tokens = tokens;
-      points.push_back(has_sets(tokens) ? make_sets(run_args, subject, sets_of(tokens))
-                                        : make_set(run_args, subject));
-      console_.talk(points.back().findings);
+    // What can be refused is refused before the first record, and before smaller points take memory.
+    const std::vector<std::uint64_t> counts = token_counts();
+    std::vector<BenchSets> points(counts.size());
+    for (std::size_t i = counts.size(); i-- > 0;) {
+      run_args.tokens = counts[i];
+      points[i] = has_sets(counts[i]) ? make_sets(run_args, subject, sets_of(counts[i]))
+                                      : make_set(run_args, subject);
+      console_.talk(points[i].findings);
     }
     for (const ShardPlan& plan : subject.plans()) {
       if (args_.peer) require_peer_runs(*args_.peer, plan);
