@@ -89,7 +89,8 @@ class Bench {
       ActMarginSweep(subject, run_args, setting_, console_).run(args_.act_margins);
       return 0;
     }
-    // What can be refused is refused before the first record, and before smaller points take memory.
+    // What can be refused is refused before the first record, and before smaller points take
+    // memory.
     const std::vector<std::uint64_t> counts = token_counts();
     std::vector<BenchSets> points(counts.size());
     for (std::size_t i = counts.size(); i-- > 0;) {
