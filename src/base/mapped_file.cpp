@@ -90,17 +90,6 @@ void MappedFile::read_ahead(std::size_t offset, std::size_t bytes) const {
             std::min(bytes + (offset - begin), size_ - begin), MADV_WILLNEED);
 }
 
-void map_pages(std::span<const std::byte> mapped) {
-#ifdef MADV_POPULATE_READ
-  constexpr std::uintptr_t kPage = 4096;
-  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data()) / kPage * kPage;
-  const auto end = reinterpret_cast<std::uintptr_t>(mapped.data()) + mapped.size();
-  if (!mapped.empty())
-    ::madvise(reinterpret_cast<void*>(begin), end - begin,  // NOLINT(performance-no-int-to-ptr)
-              MADV_POPULATE_READ);
-#endif
-}
-
 // A descriptor of the file that is mapped; -1 where its name leads to another by now. None is kept:
 // a packed set has thousands of files.
 int MappedFile::open_again() const {

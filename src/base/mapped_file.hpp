@@ -44,10 +44,6 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// Pages of a mapped file get their places in this process at once and not one by one as they are
-// read; returns when what was not in memory has been read. No more than that: a refusal costs time.
-void map_pages(std::span<const std::byte> mapped);
-
 // The whole of a small text file. Error(environment) when it can not be read.
 std::string read_text_file(const std::filesystem::path& path);
 

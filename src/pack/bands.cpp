@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/checked.hpp"
-#include "base/stream_copy.hpp"
 #include "formats/band_order.hpp"
 #include "pack/segment_source.hpp"
 
@@ -64,11 +63,8 @@ void place_rows(LayoutKind kind, const PackedSegment& segment, const std::byte* 
   if (rows.empty()) return;
   if (!has_bands(kind, segment)) {
     const std::uint64_t run = stride == segment.row_bytes ? rows.size() : segment.row_bytes;
-    const std::uint64_t runs = rows.size() / run;
-    if (source_of(segment.segment).part == Part::codes)
-      return stream_rows(rows.data(), from, run, stride, runs);
-    for (std::uint64_t i = 0; i < runs; ++i)  // to be checked
-      std::memcpy(rows.data() + i * run, from + i * stride, run);
+    for (std::uint64_t at = 0; at < rows.size(); at += run, from += stride)
+      std::memcpy(rows.data() + at, from, run);
     return;
   }
   const std::uint64_t band_bytes = kBandRows * segment.row_bytes;

@@ -5,16 +5,12 @@
 #include <algorithm>
 #include <tuple>
 
-#include "base/mapped_file.hpp"
-
 namespace moxie {
 
 namespace {
 
 // Of one read: what the system copies while it reads the rest.
 constexpr std::uint64_t kRequest = std::uint64_t{8} << 20;
-// Below it the system is asked more often than it would ask itself.
-constexpr std::uint64_t kMappedAtOnce = std::uint64_t{64} << 10;
 
 }  // namespace
 
@@ -79,9 +75,7 @@ const std::byte* SourceBytes::find(const TensorInfo& tensor, std::uint64_t offse
   if (window_ != nullptr) {
     if (const std::byte* held = window_->find(tensor, offset, bytes); held != nullptr) return held;
   }
-  const auto mapped = checkpoint_->bytes(tensor).subspan(offset, bytes);
-  if (bytes >= kMappedAtOnce) map_pages(mapped);
-  return mapped.data();
+  return checkpoint_->bytes(tensor).subspan(offset, bytes).data();
 }
 
 }  // namespace moxie
