@@ -63,6 +63,7 @@ struct BlobSource {
   struct InFile {
     std::filesystem::path path;
     std::uint64_t offset = 0;
+    std::optional<int> layer = {};  // said by who refuses a blob, where it is known
   };
   std::optional<InFile> in_file = {};
 };

@@ -25,6 +25,15 @@ namespace {
   throw Error::of(error.code(), std::move(findings));
 }
 
+[[noreturn]] void rethrow_in(const Error& error, const BlobSource::InFile& file) {
+  std::vector<Finding> findings = error.findings();
+  for (Finding& finding : findings) {
+    finding.where.file = file.path.string();
+    finding.where.layer = file.layer;
+  }
+  throw Error::of(error.code(), std::move(findings));
+}
+
 // Blobs that are packed already are copied in parts of about a megabyte.
 unsigned copied_parts(std::uint64_t bytes) {
   return static_cast<unsigned>(
@@ -68,7 +77,12 @@ PackLocal pack_in_parts(const ShardPlan& plan, const BlobSource& source) {
               },
           .check =
               [&plan, &source](std::uint64_t local, std::span<const std::byte> blob) {
-                check_blob(plan, source.rank, source.experts.id(local), blob);
+                try {
+                  check_blob(plan, source.rank, source.experts.id(local), blob);
+                } catch (const Error& error) {
+                  if (!source.in_file) throw;
+                  rethrow_in(error, *source.in_file);
+                }
               }};
 }
 

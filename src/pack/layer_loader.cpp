@@ -86,7 +86,7 @@ class LayerFile {
   [[nodiscard]] const ShardPlan& plan() const { return plan_; }
   [[nodiscard]] std::optional<BlobSource::InFile> in_file() const {
     if (blobs_ == nullptr) return std::nullopt;
-    return BlobSource::InFile{.path = path_, .offset = blobs_->offset};
+    return BlobSource::InFile{.path = path_, .offset = blobs_->offset, .layer = layer_};
   }
 
   void load(std::uint64_t expert, std::span<std::byte> blob) const {

@@ -247,6 +247,9 @@ TEST(LayerLoad, NoWayIntoALayerTakesABiasThatIsNoNumber) {
       const BlobsInAFile set(model, plan);
       set.write(2, at, bad);
       expect_refused([&] { MoeLayer(plan, spec, set.sources()); });
+      const Error in_file = test::refusal_of([&] { MoeLayer(plan, spec, set.sources()); });
+      EXPECT_EQ(in_file.findings()[0].where.file, set.file().string());
+      EXPECT_EQ(in_file.findings()[0].where.layer, 0);
       test::Bytes blob = test::packed_blob(model, plan, 0, 2);
       std::memcpy(blob.data() + at, bad.data(), bad.size());
       expect_refused([&] { layer.reload(0, 2, blob); });
