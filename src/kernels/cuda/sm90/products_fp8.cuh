@@ -3,7 +3,7 @@
 // the sum of every group of 32 leaves the tensor core before it is multiplied by its power of two.
 //
 // Four warps share an instruction: each brings the 16 rows of one tile of weights in registers, and
-// they all read the same 8, 16 or 24 rows of activations from shared memory.
+// they all read the same 8, 16, 24 or 32 rows of activations from shared memory.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace moxie::cuda::sm90 {
 
-// Matrix B of an instruction, K-major without swizzle: the lower word of its descriptor, in which
-// addresses count in 16 bytes. The upper one is the distance from tile to tile.
+// Matrix B of an instruction for 8 rows, K-major without swizzle: the lower word of its descriptor,
+// in which addresses count in 16 bytes. The upper one would be the distance to the next 8 rows.
 __device__ __forceinline__ std::uint32_t descriptor(std::uint32_t at) {
   return __shfl_sync(0xFFFFFFFFU, at >> 4 | (kCoreBytes >> 4) << 16, 0);
 }
@@ -24,7 +24,7 @@ __device__ __forceinline__ std::uint64_t whole(std::uint32_t descriptor) {
   return std::uint64_t{2 * kCoreBytes >> 4} << 32 | descriptor;
 }
 
-// D = A B: A 64 x 32 E5M2, 16 rows of each of four warps; B 32 x 8, 16 or 24 E4M3.
+// D = A B: A 64 x 32 E5M2, 16 rows of each of four warps; B 32 x 8, 16, 24 or 32 E4M3.
 __device__ __forceinline__ void wgmma(float (&d)[1][4], const std::uint32_t (&a)[4],
                                       std::uint64_t b) {
   asm volatile(
@@ -56,6 +56,19 @@ __device__ __forceinline__ void wgmma(float (&d)[3][4], const std::uint32_t (&a)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+__device__ __forceinline__ void wgmma(float (&d)[4][4], const std::uint32_t (&a)[4],
+                                      std::uint64_t b) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.u32 add, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e5m2.e4m3 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, "
+      "add, 1, 1;\n}"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
+        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
 // What one lane takes of one step: 16 rows of weights in 64 columns, with their scales, and the
 // scales of its two rows of activations in each tile.
 template <int kTiles>
@@ -80,12 +93,12 @@ struct Fp8Step {
     for (int i = 0; i < 8; ++i) pin(a[i / 4][i % 4]);
   }
 
-  // `rows`: descriptor of the activations at the step's first column; `group` from one to the next.
-  // `row_scales_at`: the lane's, 32 bytes from tile to tile.
-  __device__ __forceinline__ void start(std::uint32_t rows, std::uint32_t group,
+  // Descriptors of the activations of both groups; `row_scales_at`: the lane's, 32 bytes from tile
+  // to tile.
+  __device__ __forceinline__ void start(std::uint64_t first, std::uint64_t second,
                                         std::uint32_t row_scales_at) {
-    wgmma(group_sums[0], a[0], whole(rows));
-    wgmma(group_sums[1], a[1], whole(rows + group));
+    wgmma(group_sums[0], a[0], first);
+    wgmma(group_sums[1], a[1], second);
     wgmma_commit();
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {

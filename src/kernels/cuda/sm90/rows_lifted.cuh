@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of activations in device memory, quantised and lifted once (see rows.cuh), for blocks that
-// read them step by step beside the weights.
+// Rows of activations in device memory, quantised and lifted (see rows.cuh).
 #pragma once
 
 #include <cstdint>

@@ -7,15 +7,16 @@
 #include <cstdint>
 
 #include "kernels/cuda/sm90/arranged.hpp"
-#include "kernels/cuda/sm90/products.cuh"
 #include "kernels/cuda/sm90/segment.cuh"
 
 namespace moxie::cuda::sm90 {
 
-// Four warps share instructions where an item has so many times 8 rows; for fewer rows each warp's
-// own are quicker.
-inline constexpr std::uint32_t kSharingWarps = 4;
-inline constexpr int kLeastShared = 2;
+inline constexpr std::uint32_t kSharingWarps = 4;  // neighbours that have instructions in common
+
+// How one step of a sheet is multiplied with kUsed times 8 rows, by an arithmetic: step<kUsed>() of
+// its specialisations, for stages of kTiles times 8.
+template <class TArithmetic, int kTiles>
+struct SheetProducts;
 
 // Of a product; a sheet is as many units as the warps share in blocks of few rows.
 __host__ __device__ inline std::uint32_t units_of_sheet(const Product& product) {
@@ -32,24 +33,68 @@ __device__ inline std::uint32_t units_in(const Product& product, std::uint32_t f
 }
 
 // A stage: one step of every warp, then the same columns of the rows as the tensor cores read them:
-// for every 8 rows eight core matrices, 16 bytes of each row, in the order of lifted rows. Between
-// them are 16 bytes more, so that the pieces of a row begin in different banks.
+// for every 8 rows core matrices, 16 bytes of each row, in the order of rows for sheets. Between
+// them are 16 bytes more, so that the pieces of a row begin in different banks. Behind them FP8
+// rows have the scales of these columns, f32 [rows].
 inline constexpr std::uint32_t kCorePitch = 8 * 16 + 16;
-inline constexpr std::uint32_t kCores = kStepColumns * 2 / 16;
-inline constexpr std::uint32_t kCoresBytes = kCores * kCorePitch;
-__host__ __device__ constexpr std::uint32_t sheet_stage_bytes(BlockFormat format,
-                                                              std::uint32_t tiles) {
-  return kWarps * step_bytes(format) + tiles * kCoresBytes;
+__host__ __device__ constexpr std::uint32_t cores_of(RowForm form) {
+  return kStepColumns * value_bytes(form) / 16;
+}
+__host__ __device__ constexpr std::uint32_t cores_bytes(RowForm form) {
+  return cores_of(form) * kCorePitch;
+}
+template <class TArithmetic>
+__host__ __device__ constexpr std::uint32_t sheet_stage_bytes(std::uint32_t tiles) {
+  constexpr RowForm kForm = TArithmetic::kForm;
+  const std::uint32_t scales = kForm == RowForm::fp8 ? kRowsOfTile * 4 : 0;
+  return kWarps * step_bytes(TArithmetic::kFormat) + tiles * (cores_bytes(kForm) + scales);
 }
 
-// Behind the stages: of items of more than 16 rows a warp's totals over the splits of its strip, of
-// the first 16; registers hold the others.
-inline constexpr std::uint32_t kTilesInMemory = 2;
-__host__ __device__ constexpr std::uint32_t totals_in_memory(std::uint32_t tiles) {
-  return tiles > kTilesInMemory ? kTilesInMemory : 0;
+// Matrix B of an instruction: two core matrices for every 8 rows, K-major without swizzle. The
+// lower word of its descriptor, in which addresses count in 16 bytes; the upper one is the distance
+// from tile to tile.
+__device__ __forceinline__ std::uint32_t cores_at(std::uint32_t at) {
+  return (at >> 4) + (kCorePitch >> 4 << 16);
 }
-__host__ __device__ constexpr std::uint32_t sheet_totals_bytes(std::uint32_t tiles) {
-  return kWarps * totals_in_memory(tiles) * 2 * kTileSums;
+inline constexpr std::uint32_t kNextCores = 2 * kCorePitch >> 4;  // of the columns behind those
+template <RowForm kForm>
+__device__ __forceinline__ std::uint64_t whole_cores(std::uint32_t cores) {
+  return std::uint64_t{cores_bytes(kForm) >> 4} << 32 | cores;
+}
+
+// Behind the stages: of items of more than 16 rows a warp's totals over the splits of its strip, as
+// many as the arithmetic has no registers for.
+template <class TArithmetic>
+__host__ __device__ constexpr std::uint32_t totals_in_memory(std::uint32_t tiles) {
+  constexpr std::uint32_t kMost = TArithmetic::kTilesInMemory;
+  return tiles <= 2 ? 0 : tiles < kMost ? tiles : kMost;
+}
+
+// Of a block, all in all.
+template <class TArithmetic>
+std::uint32_t sheet_bytes(int stages, std::uint32_t tiles) {
+  return kSharedBytes + static_cast<std::uint32_t>(stages) * sheet_stage_bytes<TArithmetic>(tiles) +
+         kWarps * totals_in_memory<TArithmetic>(tiles) * 2 * kTileSums;
+}
+
+// Of the kJoined splits from `split` on, whose terms make one sum.
+template <class TArithmetic>
+__device__ __forceinline__ std::uint32_t joined_steps(const Product& product, std::uint32_t split) {
+  std::uint32_t steps = 0;
+#pragma unroll
+  for (std::uint32_t i = 0; i < TArithmetic::kJoined; ++i) steps += product.steps_of(split + i);
+  return steps;
+}
+
+// The steps of a strip in the order of its sums, in which joined splits take turns; the first of
+// them may have one step more. Each is named by its split and its place there.
+template <class TArithmetic, class TStep>
+__device__ __forceinline__ void each_step(const Product& product, const TStep& step) {
+  constexpr std::uint32_t kJoined = TArithmetic::kJoined;
+  for (std::uint32_t split = 0; split < product.splits; split += kJoined) {
+    const std::uint32_t steps = joined_steps<TArithmetic>(product, split);
+    for (std::uint32_t i = 0; i < steps; ++i) step(split + i % kJoined, i / kJoined);
+  }
 }
 
 // The barriers of such a block. `segment_stored` opens when all results of a segment are written.
