@@ -71,23 +71,29 @@ class Multiply<Fp8, TSync> {
       b.load(at + apart, tile, lane_);
       ring_.release();
       wgmma_fence();
-      a.start(whole(rows_a), whole(rows_a + kGroup), scales_a);
-      b.start(whole(rows_b), whole(rows_b + kGroup), scales_b);
+      Fp8RowScales<1> of_a;
+      Fp8RowScales<1> of_b;
+      a.start(whole(rows_a), whole(rows_a + kGroup));
+      of_a.load(scales_a);
+      b.start(whole(rows_b), whole(rows_b + kGroup));
+      of_b.load(scales_b);
       wgmma_wait<1>();
-      a.add_to(sums);
+      a.add_to(sums, of_a);
       scales_a += kStepScales, scales_b += kStepScales;
       rows_a += 2 * kGroup, rows_b += 2 * kGroup;
       wgmma_wait<0>();
-      b.add_to(sums);
+      b.add_to(sums, of_b);
     }
     if (product.steps_of(split) > both) {
       Fp8Step<1> a;
       a.load(ring_.wait() + offset, tile, lane_);
       ring_.release();
       wgmma_fence();
-      a.start(whole(rows_a), whole(rows_a + kGroup), scales_a);
+      Fp8RowScales<1> of_a;
+      a.start(whole(rows_a), whole(rows_a + kGroup));
+      of_a.load(scales_a);
       wgmma_wait<0>();
-      a.add_to(sums);
+      a.add_to(sums, of_a);
     } else if (both < product.stages) {
       ring_.skip();  // others have one more
     }

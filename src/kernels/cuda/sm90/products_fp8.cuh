@@ -69,13 +69,26 @@ __device__ __forceinline__ void wgmma(float (&d)[4][4], const std::uint32_t (&a)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// What one lane takes of one step: 16 rows of weights in 64 columns, with their scales, and the
-// scales of its two rows of activations in each tile.
+// The scales of a lane's two rows of activations in each tile, under the columns of a step.
+template <int kTiles>
+struct Fp8RowScales {
+  float2 of[kTiles];
+
+  // `at`: the lane's, 32 bytes from tile to tile.
+  __device__ __forceinline__ void load(std::uint32_t at) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const uint2 pair = load_shared2(at + n * 32);
+      of[n] = make_float2(__uint_as_float(pair.x), __uint_as_float(pair.y));
+    }
+  }
+};
+
+// What one lane takes of one step: 16 rows of weights in 64 columns, with their scales.
 template <int kTiles>
 struct Fp8Step {
   std::uint32_t a[2][4];  // of the two groups
   std::uint32_t scales;
-  float2 row_scales[kTiles];
   float group_sums[2][kTiles][4];
 
   // `step`: where it starts; `tile` of it.
@@ -93,22 +106,16 @@ struct Fp8Step {
     for (int i = 0; i < 8; ++i) pin(a[i / 4][i % 4]);
   }
 
-  // Descriptors of the activations of both groups; `row_scales_at`: the lane's, 32 bytes from tile
-  // to tile.
-  __device__ __forceinline__ void start(std::uint64_t first, std::uint64_t second,
-                                        std::uint32_t row_scales_at) {
+  // Descriptors of the activations of both groups.
+  __device__ __forceinline__ void start(std::uint64_t first, std::uint64_t second) {
     wgmma(group_sums[0], a[0], first);
     wgmma(group_sums[1], a[1], second);
     wgmma_commit();
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const uint2 pair = load_shared2(row_scales_at + n * 32);
-      row_scales[n] = make_float2(__uint_as_float(pair.x), __uint_as_float(pair.y));
-    }
   }
 
   // Behind the wait for what start() began.
-  __device__ __forceinline__ void add_to(float (&sums)[kTiles][4]) {
+  __device__ __forceinline__ void add_to(float (&sums)[kTiles][4],
+                                         const Fp8RowScales<kTiles>& rows) {
     constexpr std::uint32_t kExponent = 0x7F800000U;
 #pragma unroll
     for (int i = 0; i < 8 * kTiles; ++i) pin(group_sums[i / (4 * kTiles)][i / 4 % kTiles][i % 4]);
@@ -122,7 +129,7 @@ struct Fp8Step {
       for (int i = 0; i < 4; ++i) {
         const float(&factor)[2] = i < 2 ? upper : lower;
         const float sum = fmaf(group_sums[1][n][i], factor[1], group_sums[0][n][i] * factor[0]);
-        sums[n][i] = fmaf(sum, i % 2 == 0 ? row_scales[n].x : row_scales[n].y, sums[n][i]);
+        sums[n][i] = fmaf(sum, i % 2 == 0 ? rows.of[n].x : rows.of[n].y, sums[n][i]);
       }
     }
   }

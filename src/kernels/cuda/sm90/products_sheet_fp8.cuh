@@ -25,32 +25,35 @@ struct SheetProducts<Fp8, kTiles> {
     const std::uint32_t cores = cores_at(rows);
     const std::uint64_t first = whole_cores<RowForm::fp8>(cores);
     const std::uint64_t second = whole_cores<RowForm::fp8>(cores + kNextCores);
+    Fp8RowScales<kUsed> row_scales;
     if constexpr (kUsed <= 2) {
       Fp8Step<kUsed> upper;
       Fp8Step<kUsed> lower;
       upper.load(weights, 0, lane);
       lower.load(weights, 1, lane);
       wgmma_fence();
-      upper.start(first, second, scales);
-      lower.start(first, second, scales);
+      upper.start(first, second);
+      lower.start(first, second);
+      row_scales.load(scales);
       wgmma_wait<1>();
-      upper.add_to(sums[0]);
+      upper.add_to(sums[0], row_scales);
       wgmma_wait<0>();
       ring.release();
-      lower.add_to(sums[1]);
+      lower.add_to(sums[1], row_scales);
     } else {  // one after the other: fewer registers
       Fp8Step<kUsed> tile;
       tile.load(weights, 0, lane);
       wgmma_fence();
-      tile.start(first, second, scales);
+      tile.start(first, second);
       wgmma_wait<0>();
-      tile.add_to(sums[0]);
+      row_scales.load(scales);
+      tile.add_to(sums[0], row_scales);
       tile.load(weights, 1, lane);
       wgmma_fence();
-      tile.start(first, second, scales);
+      tile.start(first, second);
       wgmma_wait<0>();
       ring.release();
-      tile.add_to(sums[1]);
+      tile.add_to(sums[1], row_scales);
     }
   }
 };

@@ -98,17 +98,15 @@ class SheetScout {
   __device__ __forceinline__ void copy_rows(const Head& head, const SheetRows& rows,
                                             std::uint32_t row) {
     const Product& product = product_of(call_, head.phase);
-    const std::byte* first[kCopies];
-    std::uint32_t bytes[kCopies];
+    std::uint32_t first[kCopies];  // bytes into the rows
+    const std::uint32_t left = head.rows - min(head.rows, lane_ / kParts);
     const std::uint32_t tiles = (head.rows + kRowsOfTile - 1) / kRowsOfTile;
     const std::uint32_t* scales = rows.beside + row * rows.words;
     const bool has_scale = kForm == RowForm::fp8 && lane_ < tiles * kRowsOfTile;
 #pragma unroll
     for (std::uint32_t i = 0; i < kCopies; ++i) {
-      const std::uint32_t place = i * kRows + lane_ / kParts;
-      const std::uint32_t of_place = __shfl_sync(0xFFFFFFFFU, row, place);
-      first[i] = rows.row(of_place) + lane_ % kParts * 16;
-      bytes[i] = place < head.rows ? 16 : 0;
+      const std::uint32_t of_place = __shfl_sync(0xFFFFFFFFU, row, i * kRows + lane_ / kParts);
+      first[i] = of_place * rows.row_bytes + lane_ % kParts * 16;
     }
     const std::uint32_t offset = lane_ % kParts * kCorePitch + lane_ / kParts * 16;
     for (std::uint32_t sheet = head.unit; sheet < head.end; ++sheet) {
@@ -121,7 +119,8 @@ class SheetScout {
         for (std::uint32_t i = 0; i < kCopies; ++i) {
           if (i < tiles * kOfTile)
             copy_16(to + offset + i / kOfTile * cores_bytes(kForm) + i % kOfTile * (kRows * 16),
-                    first[i] + step * (kStepColumns * value_bytes(kForm)), bytes[i]);
+                    rows.data + first[i] + step * (kStepColumns * value_bytes(kForm)),
+                    i * kRows < left ? 16 : 0);
         }
         if (has_scale)
           copy_4(to + kTiles * cores_bytes(kForm) + lane_ * 4,
