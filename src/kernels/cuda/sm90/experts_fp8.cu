@@ -27,8 +27,8 @@ constexpr Variant small() {
   return {.narrow = kStages, .mxfp4 = small_experts<Fp8, kStages>};
 }
 // As in experts_fp16.cu.
-constexpr std::array kVariants = {variant<4, 8, 4>(20), variant<8, 9, 3>(), variant<4, 9, 3>(),
-                                  variant<8, 0, 0>(), variant<4, 0, 0>()};
+constexpr std::array kVariants = {variant<4, 4, 4>(20), variant<8, MOXIE_S, 3>(),
+                                  variant<4, MOXIE_S, 3>(), variant<8, 0, 0>(), variant<4, 0, 0>()};
 
 constexpr std::array kSmall = {small<8>(), small<4>()};
 

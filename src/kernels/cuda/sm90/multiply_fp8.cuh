@@ -64,36 +64,30 @@ class Multiply<Fp8, TSync> {
     const std::uint32_t both = product.steps_of(split + 1);
     float sums[1][4] = {};
     for (std::uint32_t stage = 0; stage < both; ++stage) {
-      Fp8Step<1> a;
-      Fp8Step<1> b;
+      Fp8Step a;
+      Fp8Step b;
       const std::uint32_t at = ring_.wait() + offset;
       a.load(at, tile, lane_);
       b.load(at + apart, tile, lane_);
       ring_.release();
       wgmma_fence();
-      Fp8RowScales<1> of_a;
-      Fp8RowScales<1> of_b;
-      a.start(whole(rows_a), whole(rows_a + kGroup));
-      of_a.load(scales_a);
-      b.start(whole(rows_b), whole(rows_b + kGroup));
-      of_b.load(scales_b);
+      a.start(rows_a, kGroup, scales_a);
+      b.start(rows_b, kGroup, scales_b);
       wgmma_wait<1>();
-      a.add_to(sums, of_a);
+      a.add_to(sums);
       scales_a += kStepScales, scales_b += kStepScales;
       rows_a += 2 * kGroup, rows_b += 2 * kGroup;
       wgmma_wait<0>();
-      b.add_to(sums, of_b);
+      b.add_to(sums);
     }
     if (product.steps_of(split) > both) {
-      Fp8Step<1> a;
+      Fp8Step a;
       a.load(ring_.wait() + offset, tile, lane_);
       ring_.release();
       wgmma_fence();
-      Fp8RowScales<1> of_a;
-      a.start(whole(rows_a), whole(rows_a + kGroup));
-      of_a.load(scales_a);
+      a.start(rows_a, kGroup, scales_a);
       wgmma_wait<0>();
-      a.add_to(sums, of_a);
+      a.add_to(sums);
     } else if (both < product.stages) {
       ring_.skip();  // others have one more
     }

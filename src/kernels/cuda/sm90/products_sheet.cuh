@@ -173,25 +173,34 @@ __device__ __forceinline__ void multiply_shared(Sums<kTiles>& sums, const Weight
 template <BlockFormat kFormat, int kTiles>
 struct SheetProducts<Fp16<kFormat>, kTiles> {
   template <int kUsed, class TRing>
-  __device__ __forceinline__ static void step(Sums<kUsed>& sums, TRing& ring, std::uint32_t warp,
-                                              std::uint32_t lane, const Powers& powers) {
+  __device__ __forceinline__ static void add(Sums<kUsed>& sums, TRing& ring, const Product& product,
+                                             std::uint32_t split, std::uint32_t warp,
+                                             std::uint32_t lane, const Powers& powers) {
+    const std::uint32_t steps = product.steps_of(split);
+    const std::uint32_t weights = warp * step_bytes(kFormat);
     constexpr std::uint32_t kRows = kWarps * step_bytes(kFormat);
-    const std::uint32_t stage = ring.wait();
-    const std::uint32_t weights = stage + warp * step_bytes(kFormat);
     if constexpr (kUsed == 1) {
-      Step<kFormat, 1> operands;
-      operands.load(weights, lane);
       // Of four core matrices the lane names a row.
-      const std::uint32_t row = stage + kRows + lane / 8 * kCorePitch + lane % 8 * 16;
-      operands.rows[0][0] = load_matrices(row);
-      operands.rows[0][1] = load_matrices(row + 4 * kCorePitch);
-      ring.release();
-      multiply(sums, operands, powers);
+      const std::uint32_t row = kRows + lane / 8 * kCorePitch + lane % 8 * 16;
+#pragma unroll 2
+      for (std::uint32_t step = 0; step < steps; ++step) {
+        Step<kFormat, 1> operands;
+        const std::uint32_t stage = ring.wait();
+        operands.load(stage + weights, lane);
+        operands.rows[0][0] = load_matrices(stage + row);
+        operands.rows[0][1] = load_matrices(stage + row + 4 * kCorePitch);
+        ring.release();
+        multiply(sums, operands, powers);
+      }
     } else {
-      Weights<kFormat> operands;
-      operands.load(weights, lane);
-      multiply_shared(sums, operands, cores_at(stage + kRows), powers);
-      ring.release();
+#pragma unroll 2
+      for (std::uint32_t step = 0; step < steps; ++step) {
+        Weights<kFormat> operands;
+        const std::uint32_t stage = ring.wait();
+        operands.load(stage + weights, lane);
+        multiply_shared(sums, operands, cores_at(stage + kRows), powers);
+        ring.release();
+      }
     }
   }
 };

@@ -23,7 +23,7 @@ class SheetMultiplier {
         warp_(__shfl_sync(0xFFFFFFFFU, multiplier_thread() / 32, 0)),
         lane_(threadIdx.x % 32),
         totals_(ring + TSync::kPlaces * sheet_stage_bytes<TArithmetic>(kTiles) +
-                warp_ * totals_in_memory<TArithmetic>(kTiles) * 2 * kTileSums + lane_ * 16),
+                warp_ * TArithmetic::totals_in_memory(kTiles) * 2 * kTileSums + lane_ * 16),
         ring_(sync, ring) {}
 
   __device__ void run() {
@@ -66,14 +66,16 @@ class SheetMultiplier {
       const std::uint32_t strip = sheet * kWarps + warp_;
       // The last sheet is not full; warps that share instructions go together.
       if (strip - warp_ % kSharingWarps >= product.strips()) {
-        for (std::uint32_t step = 0; step < product.steps; ++step) ring_.skip();
+        each_stage<TArithmetic>(product,
+                                [&](std::uint32_t, std::uint32_t, std::uint32_t) { ring_.skip(); });
         continue;
       }
       float totals[2][kUsed][4] = {};
       const std::uint32_t last = product.splits - TArithmetic::kJoined;
       for (std::uint32_t split = 0; split <= last; split += TArithmetic::kJoined) {
         float sums[2][kUsed][4] = {};
-        multiply_splits(sums, joined_steps<TArithmetic>(product, split));
+        SheetProducts<TArithmetic, kTiles>::add(sums, ring_, product, split, warp_, lane_,
+                                                call_.powers);
         add(totals, sums, split == 0, split == last);
       }
       if (strip < product.strips()) store(segment, strip, results, totals);
@@ -86,7 +88,7 @@ class SheetMultiplier {
   __device__ __forceinline__ void add(float (&totals)[2][kUsed][4],
                                       const float (&sums)[2][kUsed][4], bool first,
                                       bool last) const {
-    constexpr int kInMemory = totals_in_memory<TArithmetic>(kUsed);
+    constexpr int kInMemory = TArithmetic::totals_in_memory(kUsed);
 #pragma unroll
     for (int i = 0; i < 2 * kUsed; ++i) {
       float(&total)[4] = totals[i / kUsed][i % kUsed];
@@ -103,13 +105,6 @@ class SheetMultiplier {
       for (int k = 0; k < 4; ++k) total[k] += sum[k];
       if (in_memory && !last) store_shared4(at, total);
     }
-  }
-
-  template <int kUsed>
-  __device__ __forceinline__ void multiply_splits(float (&sums)[2][kUsed][4], std::uint32_t steps) {
-#pragma unroll 2
-    for (std::uint32_t step = 0; step < steps; ++step)
-      SheetProducts<TArithmetic, kTiles>::step(sums, ring_, warp_, lane_, call_.powers);
   }
 
   // 8 tokens after 8: the code for them is there once.

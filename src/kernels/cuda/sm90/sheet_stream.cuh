@@ -15,7 +15,7 @@
 
 namespace moxie::cuda::sm90 {
 
-// A stage of a sheet is one step of all its strips; the steps of a unit's strips are neighbours.
+// The steps of a stage are neighbours in a unit.
 template <class TArithmetic, int kTiles>
 struct StagesOfSheets {
   static constexpr Grain kGrain = Grain::fine;
@@ -30,18 +30,20 @@ struct StagesOfSheets {
                                           Place<TSync::kPlaces>& at, std::uint64_t policy) {
     const std::uint32_t units = units_in(product, sheet, sheet + 1);
     constexpr std::uint32_t kStepBytes = step_bytes(TArithmetic::kFormat);
-    const std::uint32_t bytes = product.strips_of_unit * kStepBytes;
-    each_step<TArithmetic>(product, [&](std::uint32_t split, std::uint32_t stage) {
-      wait_barrier(sync.weights_free[at.place], at.parity);
-      expect_bytes(sync.weights_full[at.place], units * bytes);
-      std::uint32_t to = ring + at.place * sheet_stage_bytes<TArithmetic>(kTiles);
-      const std::byte* of_unit = from + split * bytes + stage * (kWarps * kStepBytes);
-      for (std::uint32_t unit = 0; unit < units; ++unit) {
-        copy_bulk(to, of_unit, bytes, sync.weights_full[at.place], policy);
-        to += bytes, of_unit += product.unit_bytes;
-      }
-      at.next();
-    });
+    const std::uint32_t of_split = product.strips_of_unit * kStepBytes;
+    each_stage<TArithmetic>(
+        product, [&](std::uint32_t split, std::uint32_t place, std::uint32_t joined) {
+          const std::uint32_t bytes = joined * of_split;
+          wait_barrier(sync.weights_free[at.place], at.parity);
+          expect_bytes(sync.weights_full[at.place], units * bytes);
+          std::uint32_t to = ring + at.place * sheet_stage_bytes<TArithmetic>(kTiles);
+          const std::byte* of_unit = from + split * of_split + place * (kWarps * kStepBytes);
+          for (std::uint32_t unit = 0; unit < units; ++unit) {
+            copy_bulk(to, of_unit, bytes, sync.weights_full[at.place], policy);
+            to += TArithmetic::kJoined * of_split, of_unit += product.unit_bytes;
+          }
+          at.next();
+        });
     return from + units * product.unit_bytes;
   }
 };
@@ -99,42 +101,52 @@ class SheetScout {
                                             std::uint32_t row) {
     const Product& product = product_of(call_, head.phase);
     std::uint32_t first[kCopies];  // bytes into the rows
-    const std::uint32_t left = head.rows - min(head.rows, lane_ / kParts);
-    const std::uint32_t tiles = (head.rows + kRowsOfTile - 1) / kRowsOfTile;
     const std::uint32_t* scales = rows.beside + row * rows.words;
-    const bool has_scale = kForm == RowForm::fp8 && lane_ < tiles * kRowsOfTile;
 #pragma unroll
     for (std::uint32_t i = 0; i < kCopies; ++i) {
       const std::uint32_t of_place = __shfl_sync(0xFFFFFFFFU, row, i * kRows + lane_ / kParts);
       first[i] = of_place * rows.row_bytes + lane_ % kParts * 16;
     }
-    const std::uint32_t offset = lane_ % kParts * kCorePitch + lane_ / kParts * 16;
     for (std::uint32_t sheet = head.unit; sheet < head.end; ++sheet) {
-      each_step<TArithmetic>(product, [&](std::uint32_t split, std::uint32_t stage) {
-        const std::uint32_t step = product.first_step(split) + stage;
-        wait_barrier(sync_.weights_free[stage_.place], stage_.parity);
-        const std::uint32_t to = ring_ + stage_.place * sheet_stage_bytes<TArithmetic>(kTiles) +
-                                 kWarps * step_bytes(TArithmetic::kFormat);
-#pragma unroll
-        for (std::uint32_t i = 0; i < kCopies; ++i) {
-          if (i < tiles * kOfTile)
-            copy_16(to + offset + i / kOfTile * cores_bytes(kForm) + i % kOfTile * (kRows * 16),
-                    rows.data + first[i] + step * (kStepColumns * value_bytes(kForm)),
-                    i * kRows < left ? 16 : 0);
-        }
-        if (has_scale)
-          copy_4(to + kTiles * cores_bytes(kForm) + lane_ * 4,
-                 scales + step / (kFp8Group / kStepColumns), lane_ < head.rows ? 4 : 0);
-        commit_copies();
-        stage_.next();
-        if (begun_ < kBegun) {
-          ++begun_;
-          return;
-        }
-        wait_for_copies<kBegun>();
-        complete();
-      });
+      each_stage<TArithmetic>(
+          product, [&](std::uint32_t split, std::uint32_t place, std::uint32_t joined) {
+            wait_barrier(sync_.weights_free[stage_.place], stage_.parity);
+            std::uint32_t to = ring_ + stage_.place * sheet_stage_bytes<TArithmetic>(kTiles) +
+                               TArithmetic::kJoined * kWarps * step_bytes(TArithmetic::kFormat);
+#pragma unroll 1
+            for (std::uint32_t i = 0; i < joined; ++i) {
+              copy_step(to, rows, first, scales, product.first_step(split + i) + place, head.rows);
+              to += sheet_rows_bytes(kForm, kTiles);
+            }
+            commit_copies();
+            stage_.next();
+            if (begun_ < kBegun) {
+              ++begun_;
+              return;
+            }
+            wait_for_copies<kBegun>();
+            complete();
+          });
     }
+  }
+  // The columns of one step.
+  __device__ __forceinline__ void copy_step(std::uint32_t to, const SheetRows& rows,
+                                            const std::uint32_t (&first)[kCopies],
+                                            const std::uint32_t* scales, std::uint32_t step,
+                                            std::uint32_t count) const {
+    const std::uint32_t left = count - min(count, lane_ / kParts);
+    const std::uint32_t tiles = (count + kRowsOfTile - 1) / kRowsOfTile;
+    const std::uint32_t at = to + lane_ % kParts * kCorePitch + lane_ / kParts * 16;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kCopies; ++i) {
+      if (i < tiles * kOfTile)
+        copy_16(at + i / kOfTile * cores_bytes(kForm) + i % kOfTile * (kRows * 16),
+                rows.data + first[i] + step * (kStepColumns * value_bytes(kForm)),
+                i * kRows < left ? 16 : 0);
+    }
+    if (kForm == RowForm::fp8 && lane_ < tiles * kRowsOfTile)
+      copy_4(to + kTiles * cores_bytes(kForm) + lane_ * 4,
+             scales + step / (kFp8Group / kStepColumns), lane_ < count ? 4 : 0);
   }
   __device__ __forceinline__ void complete_all() {
     if (begun_ == 0) return;

@@ -13,8 +13,8 @@ namespace moxie::cuda::sm90 {
 
 inline constexpr std::uint32_t kSharingWarps = 4;  // neighbours that have instructions in common
 
-// How one step of a sheet is multiplied with kUsed times 8 rows, by an arithmetic: step<kUsed>() of
-// its specialisations, for stages of kTiles times 8.
+// How joined splits are multiplied with kUsed times 8 rows, by an arithmetic: add<kUsed>() of its
+// specialisations, for stages of kTiles times 8.
 template <class TArithmetic, int kTiles>
 struct SheetProducts;
 
@@ -32,10 +32,11 @@ __device__ inline std::uint32_t units_in(const Product& product, std::uint32_t f
   return min(end * per_sheet, product.units) - first * per_sheet;
 }
 
-// A stage: one step of every warp, then the same columns of the rows as the tensor cores read them:
-// for every 8 rows core matrices, 16 bytes of each row, in the order of rows for sheets. Between
-// them are 16 bytes more, so that the pieces of a row begin in different banks. Behind them FP8
-// rows have the scales of these columns, f32 [rows].
+// A stage: kJoined steps of every warp, one of each joined split, and unit by unit as they lie in
+// memory; then for each of them the same columns of the rows as the tensor cores read them: for
+// every 8 rows core matrices, 16 bytes of each row, in the order of rows for sheets. Between them
+// are 16 bytes more, so that the pieces of a row begin in different banks. Behind them FP8 rows
+// have the scales of these columns, f32 [rows].
 inline constexpr std::uint32_t kCorePitch = 8 * 16 + 16;
 __host__ __device__ constexpr std::uint32_t cores_of(RowForm form) {
   return kStepColumns * value_bytes(form) / 16;
@@ -43,11 +44,13 @@ __host__ __device__ constexpr std::uint32_t cores_of(RowForm form) {
 __host__ __device__ constexpr std::uint32_t cores_bytes(RowForm form) {
   return cores_of(form) * kCorePitch;
 }
+__host__ __device__ constexpr std::uint32_t sheet_rows_bytes(RowForm form, std::uint32_t tiles) {
+  return tiles * (cores_bytes(form) + (form == RowForm::fp8 ? kRowsOfTile * 4 : 0));
+}
 template <class TArithmetic>
 __host__ __device__ constexpr std::uint32_t sheet_stage_bytes(std::uint32_t tiles) {
-  constexpr RowForm kForm = TArithmetic::kForm;
-  const std::uint32_t scales = kForm == RowForm::fp8 ? kRowsOfTile * 4 : 0;
-  return kWarps * step_bytes(TArithmetic::kFormat) + tiles * (cores_bytes(kForm) + scales);
+  return TArithmetic::kJoined *
+         (kWarps * step_bytes(TArithmetic::kFormat) + sheet_rows_bytes(TArithmetic::kForm, tiles));
 }
 
 // Matrix B of an instruction: two core matrices for every 8 rows, K-major without swizzle. The
@@ -62,38 +65,25 @@ __device__ __forceinline__ std::uint64_t whole_cores(std::uint32_t cores) {
   return std::uint64_t{cores_bytes(kForm) >> 4} << 32 | cores;
 }
 
-// Behind the stages: of items of more than 16 rows a warp's totals over the splits of its strip, as
-// many as the arithmetic has no registers for.
-template <class TArithmetic>
-__host__ __device__ constexpr std::uint32_t totals_in_memory(std::uint32_t tiles) {
-  constexpr std::uint32_t kMost = TArithmetic::kTilesInMemory;
-  return tiles <= 2 ? 0 : tiles < kMost ? tiles : kMost;
-}
-
+// Behind the stages: a warp's totals over the splits of its strip, of as many tiles of rows as the
+// arithmetic has no registers for.
 // Of a block, all in all.
 template <class TArithmetic>
 std::uint32_t sheet_bytes(int stages, std::uint32_t tiles) {
   return kSharedBytes + static_cast<std::uint32_t>(stages) * sheet_stage_bytes<TArithmetic>(tiles) +
-         kWarps * totals_in_memory<TArithmetic>(tiles) * 2 * kTileSums;
+         kWarps * TArithmetic::totals_in_memory(tiles) * 2 * kTileSums;
 }
 
-// Of the kJoined splits from `split` on, whose terms make one sum.
-template <class TArithmetic>
-__device__ __forceinline__ std::uint32_t joined_steps(const Product& product, std::uint32_t split) {
-  std::uint32_t steps = 0;
-#pragma unroll
-  for (std::uint32_t i = 0; i < TArithmetic::kJoined; ++i) steps += product.steps_of(split + i);
-  return steps;
-}
-
-// The steps of a strip in the order of its sums, in which joined splits take turns; the first of
-// them may have one step more. Each is named by its split and its place there.
-template <class TArithmetic, class TStep>
-__device__ __forceinline__ void each_step(const Product& product, const TStep& step) {
+// The stages of a sheet in the order of its sums. Each is named by the first of its splits, its
+// place there, and how many splits have a step: the first may have one more than the others.
+template <class TArithmetic, class TStage>
+__device__ __forceinline__ void each_stage(const Product& product, const TStage& stage) {
   constexpr std::uint32_t kJoined = TArithmetic::kJoined;
   for (std::uint32_t split = 0; split < product.splits; split += kJoined) {
-    const std::uint32_t steps = joined_steps<TArithmetic>(product, split);
-    for (std::uint32_t i = 0; i < steps; ++i) step(split + i % kJoined, i / kJoined);
+    const std::uint32_t steps = product.steps_of(split);
+    const std::uint32_t all = product.steps_of(split + kJoined - 1);
+    for (std::uint32_t place = 0; place < steps; ++place)
+      stage(split, place, place < all ? kJoined : 1);
   }
 }
 
