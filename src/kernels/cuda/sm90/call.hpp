@@ -55,11 +55,12 @@ struct Workspace {
   Item* items = nullptr;                   // [items]
   std::int32_t* expert_of_slot = nullptr;  // [slots], local; -1: masked
   std::uint32_t* place_of_slot = nullptr;  // [slots]; among the slots of its expert
-  std::byte* act = nullptr;                // [slots, inter] bf16, f32 for formats that round it
-  float* down = nullptr;                   // [slots, hidden]
-  // Rows for sheets; null where nothing reads them.
+  // [slots, inter] bf16, f32 for formats that round it; under sheets, once all of an item's are
+  // there, what these want instead, in the same rows.
+  std::byte* act = nullptr;
+  float* down = nullptr;  // [slots, hidden]
+  // Rows for sheets and what stands beside them; null where nothing reads them.
   std::byte* sheet_x = nullptr;         // [tokens, hidden]
-  std::byte* sheet_act = nullptr;       // [slots, inter]
   std::uint32_t* beside_x = nullptr;    // [tokens, words_beside()], the bits of f32s
   std::uint32_t* beside_act = nullptr;  // [slots, words_beside()]
 };
@@ -102,6 +103,10 @@ inline std::uint64_t item_capacity(const ExpertsShape& shape, std::uint64_t slot
   return slots / kRowsOfTile + busy;
 }
 
+inline std::uint32_t act_bytes(const ExpertsShape& shape) {  // of a value
+  return shape.act_format == ActFormat::bf16 ? 2 : 4;
+}
+
 // Fills the workspace that starts at `base`, and returns its bytes.
 inline std::uint64_t carve(const ExpertsShape& shape, std::uint64_t tokens, RowForm form,
                            std::byte* base, Workspace& work) {
@@ -119,13 +124,12 @@ inline std::uint64_t carve(const ExpertsShape& shape, std::uint64_t tokens, RowF
   take(work.items, items * sizeof(Item));
   take(work.expert_of_slot, slots * sizeof(std::int32_t));
   take(work.place_of_slot, slots * sizeof(std::uint32_t));
-  take(work.act, slots * shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4));
+  take(work.act, slots * shape.inter * act_bytes(shape));
   take(work.down, slots * shape.hidden * sizeof(float));
   if (form == RowForm::none) return end;
   const auto hidden = static_cast<std::uint32_t>(shape.hidden);
   const auto inter = static_cast<std::uint32_t>(shape.inter);
   take(work.sheet_x, tokens * hidden * value_bytes(form));
-  take(work.sheet_act, slots * inter * value_bytes(form));
   take(work.beside_x, tokens * words_beside(form, hidden) * sizeof(std::uint32_t));
   take(work.beside_act, slots * words_beside(form, inter) * sizeof(std::uint32_t));
   return end;

@@ -20,7 +20,7 @@ namespace moxie::cuda::sm90 {
 namespace {
 
 constexpr std::uint32_t kMemoryMost = 232448;                       // of a block's shared memory
-constexpr std::uint64_t kWorkspaceMost = std::uint64_t{144} << 20;  // of one piece of a call
+constexpr std::uint64_t kWorkspaceMost = std::uint64_t{150} << 20;  // of one piece of a call
 
 // Shared memory of items of so many rows with so many stages in flight; its bytes.
 std::uint32_t lay_out(const Family& family, const ExpertsShape& shape, std::uint32_t rows,
@@ -65,14 +65,13 @@ const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint
 
 // Tokens of one piece.
 std::uint64_t piece_of(const Family& family, const ExpertsShape& shape, std::uint64_t tokens) {
-  const auto row_bytes = [&](std::uint64_t columns) {  // of a row for sheets
-    return columns * value_bytes(family.form) +
-           std::uint64_t{words_beside(family.form, static_cast<std::uint32_t>(columns))} * 4;
+  const auto beside = [&](std::uint64_t columns) {
+    return words_beside(family.form, static_cast<std::uint32_t>(columns)) * sizeof(std::uint32_t);
   };
   const std::uint64_t per_token =
-      shape.top_k * (shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4) +
-                     shape.hidden * sizeof(float) + 64 + row_bytes(shape.inter)) +
-      row_bytes(shape.hidden);
+      shape.top_k * (shape.inter * act_bytes(shape) + beside(shape.inter) +
+                     shape.hidden * sizeof(float) + 64) +
+      shape.hidden * value_bytes(family.form) + beside(shape.hidden);
   return std::clamp<std::uint64_t>(kWorkspaceMost / per_token, 1,
                                    std::max<std::uint64_t>(tokens, 1));
 }
@@ -179,7 +178,10 @@ void run(const Family& family, const ExpertsArgs& args) {
     int code = launch_first(call, is_small(args.shape, args.tokens), form, blocks, stream);
     if (code == cudaSuccess) code = launch(kernel, blocks, kBlockThreads, bytes, stream, call);
     if (code == cudaSuccess && args.act_tap != nullptr)
-      code = launch(tap_acts, blocks, kThreads, 0, stream, call);
+      code = launch(form == RowForm::fp16  ? tap_acts<RowForm::fp16>
+                    : form == RowForm::fp8 ? tap_acts<RowForm::fp8>
+                                           : tap_acts<RowForm::none>,
+                    blocks, kThreads, 0, stream, call);
     if (code == cudaSuccess) continue;
     if (args.launch_error != nullptr && *args.launch_error == 0) *args.launch_error = code;
     return;
@@ -209,9 +211,9 @@ int prepare(const Family& family) {
   }
   note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(clear_call)));
   for (const Kernel kernel :
-       {prepare_slots<RowForm::none>, prepare_slots<RowForm::fp16>, prepare_slots<RowForm::fp8>})
+       {prepare_slots<RowForm::none>, prepare_slots<RowForm::fp16>, prepare_slots<RowForm::fp8>,
+        tap_acts<RowForm::none>, tap_acts<RowForm::fp16>, tap_acts<RowForm::fp8>})
     note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
-  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(tap_acts)));
   if (first != cudaSuccess) (void)cudaGetLastError();
   return first;
 }

@@ -123,8 +123,12 @@ __device__ inline void stage_fp8(const RowsOf& rows, const Fp8Place& place, std:
   stage_fp8<AnyChunk, 4>(rows, place, thread);
 }
 
-// By one warp: a row's codes into `to`, in the order of their products, 16 bytes for either core
-// matrix of 32 columns, and its scales.
+// Where the code of a column is in a row for sheets: 16 bytes for either core matrix of 32 columns.
+__device__ __forceinline__ std::uint32_t coded_place(std::uint32_t column) {
+  return column / 32 * 32 + column % 8 / 4 * 16 + column % 32 / 8 * 4 + column % 4;
+}
+
+// By one warp: a row's codes into `to`, where the row may lie already, and its scales.
 template <class TChunk, std::uint32_t kAtOnce>
 __device__ inline void code_row(const RowsOf& rows, std::uint32_t row, std::byte* to,
                                 std::uint32_t* scales) {
@@ -137,6 +141,7 @@ __device__ inline void code_row(const RowsOf& rows, std::uint32_t row, std::byte
       const std::uint32_t column = first + i * kColumns + lane * kChunk;
       if (column < rows.columns) loaded[i].load(rows, row, column);
     }
+    __syncwarp();  // others have read what this overwrites
 #pragma unroll
     for (std::uint32_t i = 0; i < kAtOnce; ++i) {
       if (first + i * kColumns >= rows.columns) break;  // for all lanes
@@ -147,7 +152,7 @@ __device__ inline void code_row(const RowsOf& rows, std::uint32_t row, std::byte
       codes_of(values, group, codes);
       const std::uint32_t column = first + i * kColumns + lane * kChunk;
       if (column >= rows.columns) continue;
-      auto* at = reinterpret_cast<std::uint32_t*>(to + column / 32 * 32 + column % 32 / 2);
+      auto* at = reinterpret_cast<std::uint32_t*>(to + coded_place(column));
       at[0] = codes[0], at[4] = codes[1];
       if (column % kFp8Group == 0) scales[column / kFp8Group] = __float_as_uint(group.scale);
     }

@@ -31,10 +31,8 @@ class SheetMultiplier {
       wait_barrier(sync_.segment_full[at.place], at.parity);
       const Segment& segment = shared_.segments[at.place];
       if (segment.phase == kNothing) return;
-      if (multiplier_thread() == 0 && segment.begins != 0 && segment.chunk != 0) {
-        arrive(sync_.chunk_begun[turn_]);
-        turn_ = (turn_ + 1) % Queue::kSize;
-      }
+      if (multiplier_thread() == 0 && segment.begins != 0 && segment.chunk != 0)
+        arrive(sync_.chunk_begun[(segment.chunk - 1) % Queue::kSize]);
       __syncwarp();  // said aloud: see Multiplier
       if (segment.phase == kCombine) {
         combine<false>(call_, call_.work.expert_of_slot, segment.unit, segment.end,
@@ -61,7 +59,6 @@ class SheetMultiplier {
   template <std::uint32_t kPhase, int kUsed>
   __device__ __forceinline__ void multiply(const Segment& segment) {
     const Product& product = product_of(call_, kPhase);
-    const Results<kPhase> results(call_, segment.expert);
     for (std::uint32_t sheet = segment.unit; sheet < segment.end; ++sheet) {
       const std::uint32_t strip = sheet * kWarps + warp_;
       // The last sheet is not full; warps that share instructions go together.
@@ -78,7 +75,7 @@ class SheetMultiplier {
                                                 call_.powers);
         add(totals, sums, split == 0, split == last);
       }
-      if (strip < product.strips()) store(segment, strip, results, totals);
+      if (strip < product.strips()) store<kPhase>(segment, strip, totals);
     }
   }
 
@@ -110,8 +107,8 @@ class SheetMultiplier {
   // 8 tokens after 8: the code for them is there once.
   template <std::uint32_t kPhase, int kUsed>
   __device__ __forceinline__ void store(const Segment& segment, std::uint32_t strip,
-                                        const Results<kPhase>& results,
                                         float (&sums)[2][kUsed][4]) const {
+    const Results<kPhase> results(call_, segment.expert);
     const bool paired = results.paired();
     const std::uint32_t column = strip * (paired ? 16 : 32) + lane_ / 4;
     const auto biases = results.biases(column);
@@ -135,7 +132,6 @@ class SheetMultiplier {
   std::uint32_t lane_;
   std::uint32_t totals_;  // the lane's
   RingReader<sheet_stage_bytes<TArithmetic>(kTiles), TSync> ring_;
-  std::uint32_t turn_ = 0;  // of the chunk that is begun next
 };
 
 // kTiles: times 8 rows of activations at most; kPlaces: stages in flight.

@@ -31,11 +31,11 @@ __device__ __forceinline__ SheetRows sheet_x(const Call& call) {
 template <RowForm kForm>
 __device__ __forceinline__ SheetRows sheet_act(const Call& call) {
   const auto inter = static_cast<std::uint32_t>(call.args.shape.inter);
-  return {call.work.sheet_act, call.work.beside_act, inter * value_bytes(kForm),
+  return {call.work.act, call.work.beside_act, inter * (call.wide_acts ? 4 : 2),
           words_beside(kForm, inter)};
 }
 
-// By one warp.
+// By one warp; the row may lie where it is to be.
 template <RowForm kForm>
 __device__ inline void make_sheet_row(const ExpertsShape& shape, const RowsOf& rows,
                                       std::uint32_t row, const SheetRows& to) {
@@ -45,6 +45,20 @@ __device__ inline void make_sheet_row(const ExpertsShape& shape, const RowsOf& r
     code_row<Bf16Chunk, 8>(rows, row, to.row(row), to.beside + row * to.words);
   } else {
     code_row<AnyChunk, 4>(rows, row, to.row(row), to.beside + row * to.words);
+  }
+}
+
+// A value of a row as the product has it.
+template <RowForm kForm>
+__device__ __forceinline__ float sheet_value(BlockFormat format, const SheetRows& rows,
+                                             std::uint32_t row, std::uint32_t column) {
+  const std::uint32_t beside = rows.beside[row * rows.words + column / kFp8Group % rows.words];
+  if constexpr (kForm == RowForm::fp16) {
+    const auto* halves = reinterpret_cast<const __half*>(rows.row(row));
+    return __half2float(halves[lifted_place(format, column)]) * row_scale(beside).lower;
+  } else {
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(rows.row(row));
+    return decode_e4m3(codes[coded_place(column)]) * __uint_as_float(beside);
   }
 }
 
