@@ -64,30 +64,41 @@ class Multiply<Fp8, TSync> {
     const std::uint32_t both = product.steps_of(split + 1);
     float sums[1][4] = {};
     for (std::uint32_t stage = 0; stage < both; ++stage) {
-      Fp8Step a;
-      Fp8Step b;
+      Fp8Codes codes[2];
+      Fp8Step<1> a;
+      Fp8Step<1> b;
+      Fp8RowScales<1> of_a;
+      Fp8RowScales<1> of_b;
       const std::uint32_t at = ring_.wait() + offset;
-      a.load(at, tile, lane_);
-      b.load(at + apart, tile, lane_);
+      codes[0].load(at, tile, lane_);
+      codes[1].load(at + apart, tile, lane_);
+      a.place(codes[0]);
+      b.place(codes[1]);
       ring_.release();
       wgmma_fence();
-      a.start(rows_a, kGroup, scales_a);
-      b.start(rows_b, kGroup, scales_b);
+      a.start(whole(rows_a), whole(rows_a + kGroup));
+      of_a.load(scales_a);
+      b.start(whole(rows_b), whole(rows_b + kGroup));
+      of_b.load(scales_b);
       wgmma_wait<1>();
-      a.add_to(sums);
+      a.add_to(sums, of_a);
       scales_a += kStepScales, scales_b += kStepScales;
       rows_a += 2 * kGroup, rows_b += 2 * kGroup;
       wgmma_wait<0>();
-      b.add_to(sums);
+      b.add_to(sums, of_b);
     }
     if (product.steps_of(split) > both) {
-      Fp8Step a;
-      a.load(ring_.wait() + offset, tile, lane_);
+      Fp8Codes codes;
+      Fp8Step<1> a;
+      Fp8RowScales<1> of_a;
+      codes.load(ring_.wait() + offset, tile, lane_);
+      a.place(codes);
       ring_.release();
       wgmma_fence();
-      a.start(rows_a, kGroup, scales_a);
+      a.start(whole(rows_a), whole(rows_a + kGroup));
+      of_a.load(scales_a);
       wgmma_wait<0>();
-      a.add_to(sums);
+      a.add_to(sums, of_a);
     } else if (both < product.stages) {
       ring_.skip();  // others have one more
     }

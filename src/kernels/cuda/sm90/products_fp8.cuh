@@ -85,78 +85,64 @@ struct Fp8RowScales {
 };
 
 // What one lane takes of one step: 16 rows of weights in 64 columns, with their scales.
-struct Fp8Weights {
+struct Fp8Codes {
   uint4 quad;
   std::uint32_t scales;
-  std::uint32_t a[2][4];  // of the two groups, once they are placed
 
   // `step`: where it starts; `tile` of it.
   __device__ __forceinline__ void load(std::uint32_t step, std::uint32_t tile, std::uint32_t lane) {
     quad = load_shared4(step + tile * 512 + lane * 16);
     scales = load_shared1(step + kStepCodes + lane / 4 * 8 + tile * 4);
   }
-  template <int kGroup>
-  __device__ __forceinline__ void place() {
-    constexpr std::uint32_t kMask = 0x8E8E8E8EU;
-    const std::uint32_t words[2] = {kGroup == 0 ? quad.x : quad.z, kGroup == 0 ? quad.y : quad.w};
-#pragma unroll
-    for (int word = 0; word < 2; ++word) {
-      a[kGroup][word * 2] = words[word] & kMask;
-      a[kGroup][word * 2 + 1] = __brev(words[word]) & kMask;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pin(a[kGroup][i]);
-  }
 };
 
-// Adds the sums of both groups of a step under their scales, behind the wait for them.
+// And their products.
 template <int kTiles>
-__device__ __forceinline__ void add_groups(float (&sums)[kTiles][4], float (&first)[kTiles][4],
-                                           float (&second)[kTiles][4], std::uint32_t scales,
-                                           const Fp8RowScales<kTiles>& rows) {
-  constexpr std::uint32_t kExponent = 0x7F800000U;
-#pragma unroll
-  for (int i = 0; i < 4 * kTiles; ++i) pin(first[i / 4][i % 4]);
-#pragma unroll
-  for (int i = 0; i < 4 * kTiles; ++i) pin(second[i / 4][i % 4]);
-  const float upper[2] = {__uint_as_float(scales << 23 & kExponent),
-                          __uint_as_float(scales << 7 & kExponent)};
-  const float lower[2] = {__uint_as_float(scales << 15 & kExponent),
-                          __uint_as_float(scales >> 1 & kExponent)};
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float(&factor)[2] = i < 2 ? upper : lower;
-      const float sum = fmaf(second[n][i], factor[1], first[n][i] * factor[0]);
-      sums[n][i] = fmaf(sum, i % 2 == 0 ? rows.of[n].x : rows.of[n].y, sums[n][i]);
-    }
-  }
-}
-
-// 8 rows under a step.
 struct Fp8Step {
-  Fp8Weights weights;
-  Fp8RowScales<1> row_scales;
-  float group_sums[2][1][4];
+  std::uint32_t a[2][4];  // of the two groups
+  std::uint32_t scales;
+  float group_sums[2][kTiles][4];
 
-  __device__ __forceinline__ void load(std::uint32_t step, std::uint32_t tile, std::uint32_t lane) {
-    weights.load(step, tile, lane);
-    weights.place<0>();
-    weights.place<1>();
+  __device__ __forceinline__ void place(const Fp8Codes& codes) {
+    scales = codes.scales;
+    const uint4& quad = codes.quad;
+    constexpr std::uint32_t kMask = 0x8E8E8E8EU;
+    const std::uint32_t words[4] = {quad.x, quad.y, quad.z, quad.w};
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      a[word / 2][word % 2 * 2] = words[word] & kMask;
+      a[word / 2][word % 2 * 2 + 1] = __brev(words[word]) & kMask;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) pin(a[i / 4][i % 4]);
   }
-  // `rows`: descriptor of the activations at the step's first column; `group` from one to the next.
-  // `row_scales_at`: the lane's.
-  __device__ __forceinline__ void start(std::uint32_t rows, std::uint32_t group,
-                                        std::uint32_t row_scales_at) {
-    wgmma(group_sums[0], weights.a[0], whole(rows));
-    wgmma(group_sums[1], weights.a[1], whole(rows + group));
+
+  // Descriptors of the activations of both groups.
+  __device__ __forceinline__ void start(std::uint64_t first, std::uint64_t second) {
+    wgmma(group_sums[0], a[0], first);
+    wgmma(group_sums[1], a[1], second);
     wgmma_commit();
-    row_scales.load(row_scales_at);
   }
+
   // Behind the wait for what start() began.
-  __device__ __forceinline__ void add_to(float (&sums)[1][4]) {
-    add_groups(sums, group_sums[0], group_sums[1], weights.scales, row_scales);
+  __device__ __forceinline__ void add_to(float (&sums)[kTiles][4],
+                                         const Fp8RowScales<kTiles>& rows) {
+    constexpr std::uint32_t kExponent = 0x7F800000U;
+#pragma unroll
+    for (int i = 0; i < 8 * kTiles; ++i) pin(group_sums[i / (4 * kTiles)][i / 4 % kTiles][i % 4]);
+    const float upper[2] = {__uint_as_float(scales << 23 & kExponent),
+                            __uint_as_float(scales << 7 & kExponent)};
+    const float lower[2] = {__uint_as_float(scales << 15 & kExponent),
+                            __uint_as_float(scales >> 1 & kExponent)};
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&factor)[2] = i < 2 ? upper : lower;
+        const float sum = fmaf(group_sums[1][n][i], factor[1], group_sums[0][n][i] * factor[0]);
+        sums[n][i] = fmaf(sum, i % 2 == 0 ? rows.of[n].x : rows.of[n].y, sums[n][i]);
+      }
+    }
   }
 };
 

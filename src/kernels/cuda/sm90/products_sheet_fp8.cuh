@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sheets in FP8: terms are multiplied and added up as in products_fp8.cuh, with both tiles of a
-// warp's own strip. Parts of a stage, one group of one tile each, are under way while the sums of
-// those before them are added up.
+// warp's own strip.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/sm90/arithmetic.hpp"
@@ -40,55 +38,36 @@ struct SheetProducts<Fp8, kTiles> {
     std::uint32_t lane;
   };
 
-  // Sums that leave the tensor cores stay in registers until both groups of a tile are there.
+  // Tile by tile of a stage of so many steps: another one that is under way meanwhile would need
+  // its registers, and is not quicker.
   template <int kUsed, int kSteps, class TRing>
   __device__ __forceinline__ static void add_stage(float (&sums)[2][kUsed][4], TRing& ring,
                                                    const Place& at) {
-    constexpr int kFlights = kUsed > 3   ? 2
-                             : kUsed > 2 ? MOXIE_F3
-                                         : MOXIE_F2;  // parts, as many as registers allow
-    constexpr int kUnits = 2 * kSteps;                // tiles
-    constexpr int kParts = 2 * kUnits;
+    constexpr std::uint32_t kRowsBytes = sheet_rows_bytes(RowForm::fp8, kTiles);
     const std::uint32_t stage = ring.wait();
+    const std::uint32_t weights = stage + at.weights;
     const std::uint32_t rows = stage + 2 * kWarps * kStepBytes;
+    const std::uint32_t scales = rows + kTiles * cores_bytes(RowForm::fp8) + at.lane % 4 * 8;
     const std::uint32_t cores = cores_at(rows);
-    Fp8Weights weights[kUnits];
-    Fp8RowScales<kUsed> row_scales[kSteps];
-    float group_sums[kParts][kUsed][4];
-    const auto load = [&]<int kUnit>() {
-      weights[kUnit].load(stage + at.weights + kUnit / 2 * at.apart, kUnit % 2, at.lane);
-    };
-    const auto turn = [&]<int kUnit>() {
-      constexpr int kBefore = kUnit == 0 ? 0 : std::min(2 * kUnit - 2 + kFlights, kParts);
-      constexpr int kBegun = std::min(2 * kUnit + kFlights, kParts);
-      constexpr int kNext = std::min(2 * kUnit + 2 + kFlights, kParts);
-      if constexpr (kUnit == 0) each<0, (kBegun + 1) / 2>(load);
-      each<kBefore, kBegun>([&]<int kPart>() { weights[kPart / 2].template place<kPart % 2>(); });
-      if constexpr (kBegun > kBefore) wgmma_fence();
-      each<kBefore, kBegun>([&]<int kPart>() {
-        constexpr std::uint32_t kStepRows = sheet_rows_bytes(RowForm::fp8, kTiles) >> 4;
-        wgmma(group_sums[kPart], weights[kPart / 2].a[kPart % 2],
-              whole_cores<RowForm::fp8>(cores + kPart / 4 * kStepRows + kPart % 2 * kNextCores));
-        wgmma_commit();
-      });
-      each<(kBegun + 1) / 2, (kNext + 1) / 2>(load);
-      if constexpr (kUnit % 2 == 0)
-        row_scales[kUnit / 2].load(rows + kUnit / 2 * sheet_rows_bytes(RowForm::fp8, kTiles) +
-                                   kTiles * cores_bytes(RowForm::fp8) + at.lane % 4 * 8);
-      wgmma_wait<kBegun - 2 * kUnit - 2>();
-      if constexpr (kUnit == kUnits - 1) ring.release();
-      add_groups(sums[kUnit % 2], group_sums[2 * kUnit], group_sums[2 * kUnit + 1],
-                 weights[kUnit].scales, row_scales[kUnit / 2]);
-    };
-    each<0, kUnits>(turn);
-  }
-
-  // body<kFirst>(), .., body<kEnd - 1>().
-  template <int kFirst, int kEnd, class TBody>
-  __device__ __forceinline__ static void each(const TBody& body) {
-    if constexpr (kFirst < kEnd) {
-      body.template operator()<kFirst>();
-      each<kFirst + 1, kEnd>(body);
+    Fp8Codes codes;
+    Fp8Step<kUsed> tile;
+    Fp8RowScales<kUsed> row_scales;
+    codes.load(weights, 0, at.lane);
+#pragma unroll
+    for (int i = 0; i < 2 * kSteps; ++i) {
+      const std::uint32_t of_step = cores + i / 2 * (kRowsBytes >> 4);
+      tile.place(codes);
+      wgmma_fence();
+      tile.start(whole_cores<RowForm::fp8>(of_step),
+                 whole_cores<RowForm::fp8>(of_step + kNextCores));
+      if (i % 2 == 0) row_scales.load(scales + i / 2 * kRowsBytes);
+      wgmma_wait<0>();
+      if (i + 1 < 2 * kSteps) {
+        codes.load(weights + (i + 1) / 2 * at.apart, (i + 1) % 2, at.lane);
+      } else {
+        ring.release();
+      }
+      tile.add_to(sums[i % 2], row_scales);
     }
   }
 };

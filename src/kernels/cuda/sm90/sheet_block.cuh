@@ -59,8 +59,8 @@ class SheetMultiplier {
   template <std::uint32_t kPhase, int kUsed>
   __device__ __forceinline__ void multiply(const Segment& segment) {
     const Product& product = product_of(call_, kPhase);
-    for (std::uint32_t sheet = segment.unit; sheet < segment.end; ++sheet) {
-      const std::uint32_t strip = sheet * kWarps + warp_;
+    for (std::uint32_t strip = segment.unit * kWarps + warp_; strip < segment.end * kWarps;
+         strip += kWarps) {
       // The last sheet is not full; warps that share instructions go together.
       if (strip - warp_ % kSharingWarps >= product.strips()) {
         each_stage<TArithmetic>(product,
