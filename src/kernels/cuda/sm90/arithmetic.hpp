@@ -27,7 +27,7 @@ struct Fp8 {
   static constexpr std::uint32_t kJoined = 2;
   static constexpr bool kLifts = false;
   MOXIE_HD static constexpr std::uint32_t totals_in_memory(std::uint32_t tiles) {
-    return tiles > 3 ? 4 : tiles > 1 ? MOXIE_T : 0;
+    return tiles > 3 ? 4 : tiles > 1 ? 2 : 0;
   }
 };
 

@@ -26,9 +26,9 @@ template <int kStages>
 constexpr Variant small() {
   return {.narrow = kStages, .mxfp4 = small_experts<Fp8, kStages>};
 }
-// As in experts_fp16.cu.
-constexpr std::array kVariants = {variant<4, 4, 4>(20), variant<8, MOXIE_S, 3>(),
-                                  variant<4, MOXIE_S, 3>(), variant<8, 0, 0>(), variant<4, 0, 0>()};
+// As in experts_fp16.cu, with two steps a stage of sheets.
+constexpr std::array kVariants = {variant<4, 4, 4>(20), variant<8, 5, 3>(), variant<4, 5, 3>(),
+                                  variant<8, 0, 0>(), variant<4, 0, 0>()};
 
 constexpr std::array kSmall = {small<8>(), small<4>()};
 
@@ -49,7 +49,8 @@ constexpr Family kFamily{.variants = kVariants,
                          .small = kSmall,
                          .lay_out = lay_out,
                          .sheet_bytes = bytes_of_sheets,
-                         .form = RowForm::fp8};
+                         .form = RowForm::fp8,
+                         .sheet_rows = 6};
 
 }  // namespace
 

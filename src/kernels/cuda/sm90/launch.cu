@@ -163,6 +163,7 @@ void run(const Family& family, const ExpertsArgs& args) {
   }
   call.experts = arranged(args.shape, args.weights.offsets);
   call.wide_rows = variant->wide_tiles * kRowsOfTile;
+  call.sheet_rows = family.sheet_rows;
   call.wide_acts = args.shape.act_format != ActFormat::bf16;
   const unsigned blocks = blocks_of(args);
   auto* stream = static_cast<cudaStream_t>(args.stream);

@@ -16,9 +16,11 @@ template <int kTiles>
 struct SheetProducts<Fp8, kTiles> {
   static constexpr std::uint32_t kStepBytes = step_bytes(Fp8::kFormat);
 
+  // `split` lies in memory: there is no register for it.
   template <int kUsed, class TRing>
   __device__ __forceinline__ static void add(float (&sums)[2][kUsed][4], TRing& ring,
-                                             const Product& product, std::uint32_t split,
+                                             const Product& product,
+                                             const volatile std::uint32_t& split,
                                              std::uint32_t warp, std::uint32_t lane,
                                              const Powers& /*powers*/) {
     const std::uint32_t strips = product.strips_of_unit;  // a power of two

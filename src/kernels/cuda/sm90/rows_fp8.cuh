@@ -47,6 +47,22 @@ struct Bf16Chunk {
     }
   }
 };
+struct F32Chunk {  // of rows that are aligned
+  float raw[kChunk];
+  __device__ __forceinline__ void load(const RowsOf& rows, std::uint64_t row,
+                                       std::uint32_t column) {
+    const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(rows.data) +
+                                                       row * rows.stride + column);
+    const float4 a = __ldcg(from);
+    const float4 b = __ldcg(from + 1);
+    raw[0] = a.x, raw[1] = a.y, raw[2] = a.z, raw[3] = a.w;
+    raw[4] = b.x, raw[5] = b.y, raw[6] = b.z, raw[7] = b.w;
+  }
+  __device__ __forceinline__ void unpack(float (&values)[kChunk]) const {
+#pragma unroll
+    for (unsigned i = 0; i < kChunk; ++i) values[i] = raw[i];
+  }
+};
 struct AnyChunk {
   float raw[kChunk];
   __device__ __forceinline__ void load(const RowsOf& rows, std::uint64_t row,

@@ -81,10 +81,17 @@ inline constexpr std::uint32_t kWarpSums = 2 * kTileSums;
 inline constexpr std::uint32_t kSumsBytes = kWarps * kWarpSums;
 inline constexpr int kSumsBuffers = 2;
 
+// Where a warp is in its sheets: while it multiplies it has no registers for that.
+struct SheetPlace {
+  std::uint32_t sheet;
+  std::uint32_t split;
+};
+
 struct Shared {
   Queue queue;
   Segment segments[kSegments];
   std::uint32_t amax[kRowsOfTile];  // of the rows that lie in memory
+  SheetPlace sheets[kWarps];
   SmallItems small;
 };
 inline constexpr std::uint32_t kBarriers = 2560;  // where they start

@@ -59,8 +59,11 @@ class SheetMultiplier {
   template <std::uint32_t kPhase, int kUsed>
   __device__ __forceinline__ void multiply(const Segment& segment) {
     const Product& product = product_of(call_, kPhase);
-    for (std::uint32_t strip = segment.unit * kWarps + warp_; strip < segment.end * kWarps;
-         strip += kWarps) {
+    SheetPlace& at = shared_.sheets[warp_];
+    for (std::uint32_t sheet = segment.unit; sheet < segment.end; sheet = at.sheet + 1) {
+      __syncwarp();  // all have read what is there
+      at.sheet = sheet;
+      const std::uint32_t strip = sheet * kWarps + warp_;
       // The last sheet is not full; warps that share instructions go together.
       if (strip - warp_ % kSharingWarps >= product.strips()) {
         each_stage<TArithmetic>(product,
@@ -69,13 +72,15 @@ class SheetMultiplier {
       }
       float totals[2][kUsed][4] = {};
       const std::uint32_t last = product.splits - TArithmetic::kJoined;
-      for (std::uint32_t split = 0; split <= last; split += TArithmetic::kJoined) {
+      for (std::uint32_t split = 0; split <= last; split = at.split + TArithmetic::kJoined) {
+        __syncwarp();
+        at.split = split;
         float sums[2][kUsed][4] = {};
-        SheetProducts<TArithmetic, kTiles>::add(sums, ring_, product, split, warp_, lane_,
+        SheetProducts<TArithmetic, kTiles>::add(sums, ring_, product, at.split, warp_, lane_,
                                                 call_.powers);
-        add(totals, sums, split == 0, split == last);
+        add(totals, sums, at.split == 0, at.split == last);
       }
-      if (strip < product.strips()) store<kPhase>(segment, strip, totals);
+      store<kPhase>(segment, at.sheet * kWarps + warp_, totals);
     }
   }
 
@@ -108,6 +113,7 @@ class SheetMultiplier {
   template <std::uint32_t kPhase, int kUsed>
   __device__ __forceinline__ void store(const Segment& segment, std::uint32_t strip,
                                         float (&sums)[2][kUsed][4]) const {
+    if (strip >= product_of(call_, kPhase).strips()) return;
     const Results<kPhase> results(call_, segment.expert);
     const bool paired = results.paired();
     const std::uint32_t column = strip * (paired ? 16 : 32) + lane_ / 4;

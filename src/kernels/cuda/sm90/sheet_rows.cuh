@@ -35,16 +35,31 @@ __device__ __forceinline__ SheetRows sheet_act(const Call& call) {
           words_beside(kForm, inter)};
 }
 
-// By one warp; the row may lie where it is to be.
+// By one warp.
 template <RowForm kForm>
-__device__ inline void make_sheet_row(const ExpertsShape& shape, const RowsOf& rows,
-                                      std::uint32_t row, const SheetRows& to) {
+__device__ inline void make_x_row(const Call& call, std::uint32_t row) {
+  const RowsOf rows = rows_of_x(call);
+  const SheetRows to = sheet_x<kForm>(call);
   if constexpr (kForm == RowForm::fp16) {
-    lift_row<4>(shape, rows, row, reinterpret_cast<std::uint16_t*>(to.row(row)), to.beside + row);
+    lift_row<4>(call.args.shape, rows, row, reinterpret_cast<std::uint16_t*>(to.row(row)),
+                to.beside + row);
   } else if (!rows.is_f32 && rows.aligned) {
     code_row<Bf16Chunk, 8>(rows, row, to.row(row), to.beside + row * to.words);
   } else {
     code_row<AnyChunk, 4>(rows, row, to.row(row), to.beside + row * to.words);
+  }
+}
+
+// Where it lies; FP8 has activations in f32.
+template <RowForm kForm>
+__device__ inline void make_act_row(const Call& call, std::uint32_t slot) {
+  const RowsOf rows = rows_of_act(call);
+  const SheetRows to = sheet_act<kForm>(call);
+  if constexpr (kForm == RowForm::fp16) {
+    lift_row<4>(call.args.shape, rows, slot, reinterpret_cast<std::uint16_t*>(to.row(slot)),
+                to.beside + slot);
+  } else {
+    code_row<F32Chunk, 4>(rows, slot, to.row(slot), to.beside + slot * to.words);
   }
 }
 

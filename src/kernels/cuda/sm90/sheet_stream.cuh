@@ -207,10 +207,8 @@ class SheetFinisher {
     }
     synchronise<2, kFinishers * 32>();
     if (segment.completes == 0) return;
-    const RowsOf rows = rows_of_act(call_);
-    for (std::uint32_t row = warp_; row < segment.rows; row += kFinishers) {
-      make_sheet_row<kForm>(call_.args.shape, rows, segment.slot[row], sheet_act<kForm>(call_));
-    }
+    for (std::uint32_t row = warp_; row < segment.rows; row += kFinishers)
+      make_act_row<kForm>(call_, segment.slot[row]);
     synchronise<2, kFinishers * 32>();
     if (leads) add_release(count, 1);
   }
