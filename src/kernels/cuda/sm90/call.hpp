@@ -92,9 +92,8 @@ struct Call {
   std::uint32_t tokens = 0;
   std::uint32_t slots = 0;
   std::uint32_t item_capacity = 0;
-  std::uint32_t wide_rows = 0;   // of a wide item; 0: there are none
-  std::uint32_t sheet_rows = 0;  // see Family
-  bool wide_acts = false;        // act is f32
+  std::uint32_t wide_rows = 0;  // of a wide item; 0: there are none
+  bool wide_acts = false;       // act is f32
   Powers powers;
 };
 

@@ -49,8 +49,7 @@ constexpr Family kFamily{.variants = kVariants,
                          .small = kSmall,
                          .lay_out = lay_out,
                          .sheet_bytes = bytes_of_sheets,
-                         .form = RowForm::fp8,
-                         .sheet_rows = 6};
+                         .form = RowForm::fp8};
 
 }  // namespace
 

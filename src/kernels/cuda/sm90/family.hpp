@@ -33,9 +33,6 @@ struct Family {
   // Bytes of shared memory that sheets take.
   std::uint32_t (*sheet_bytes)(BlockFormat format, const Variant& variant);
   RowForm form = RowForm::none;  // of the rows of sheets
-  // Rows that two busy experts have on average where sheets of long strips are worth it, though
-  // items of 8 rows would read no more.
-  std::uint32_t sheet_rows = 0;
 };
 
 void run(const Family& family, const ExpertsArgs& args);

@@ -163,7 +163,6 @@ void run(const Family& family, const ExpertsArgs& args) {
   }
   call.experts = arranged(args.shape, args.weights.offsets);
   call.wide_rows = variant->wide_tiles * kRowsOfTile;
-  call.sheet_rows = family.sheet_rows;
   call.wide_acts = args.shape.act_format != ActFormat::bf16;
   const unsigned blocks = blocks_of(args);
   auto* stream = static_cast<cudaStream_t>(args.stream);
@@ -179,10 +178,7 @@ void run(const Family& family, const ExpertsArgs& args) {
     int code = launch_first(call, is_small(args.shape, args.tokens), form, blocks, stream);
     if (code == cudaSuccess) code = launch(kernel, blocks, kBlockThreads, bytes, stream, call);
     if (code == cudaSuccess && args.act_tap != nullptr)
-      code = launch(form == RowForm::fp16  ? tap_acts<RowForm::fp16>
-                    : form == RowForm::fp8 ? tap_acts<RowForm::fp8>
-                                           : tap_acts<RowForm::none>,
-                    blocks, kThreads, 0, stream, call);
+      code = launch(tap_acts, blocks, kThreads, 0, stream, call, form != RowForm::none);
     if (code == cudaSuccess) continue;
     if (args.launch_error != nullptr && *args.launch_error == 0) *args.launch_error = code;
     return;
@@ -212,9 +208,9 @@ int prepare(const Family& family) {
   }
   note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(clear_call)));
   for (const Kernel kernel :
-       {prepare_slots<RowForm::none>, prepare_slots<RowForm::fp16>, prepare_slots<RowForm::fp8>,
-        tap_acts<RowForm::none>, tap_acts<RowForm::fp16>, tap_acts<RowForm::fp8>})
+       {prepare_slots<RowForm::none>, prepare_slots<RowForm::fp16>, prepare_slots<RowForm::fp8>})
     note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
+  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(tap_acts)));
   if (first != cudaSuccess) (void)cudaGetLastError();
   return first;
 }

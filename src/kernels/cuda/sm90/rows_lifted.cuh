@@ -49,16 +49,6 @@ __device__ __forceinline__ PieceOrder piece_order(BlockFormat format, std::uint3
   return {2, lane % 2 * 4 + lane % 8 / 2};
 }
 
-// Where a column of a row is then.
-__device__ __forceinline__ std::uint32_t lifted_place(BlockFormat format, std::uint32_t column) {
-  const std::uint32_t chunk = column % kStepColumns / kChunk;
-  const std::uint32_t word = column % kChunk / 4 * 2 + (column % 2 == 0 ? 1 : 0);  // see lifted()
-  const bool mxfp4 = format == BlockFormat::mxfp4;
-  const std::uint32_t piece = (mxfp4 ? chunk / 4 : chunk % 2) * 4 + word;
-  const std::uint32_t of_piece = mxfp4 ? chunk % 4 : chunk / 2;
-  return column / kStepColumns * kStepColumns + piece * kChunk + of_piece * 2 + column % 4 / 2;
-}
-
 // By one warp: a row into `to`, where it may lie already, its largest magnitude into `amax`. Reads
 // the row twice.
 template <int kAtOnce>

@@ -50,30 +50,17 @@ __device__ inline void make_x_row(const Call& call, std::uint32_t row) {
   }
 }
 
-// Where it lies; FP8 has activations in f32.
+// Where it lies, so that whoever checks it gets it before; FP8 has activations in f32.
 template <RowForm kForm>
 __device__ inline void make_act_row(const Call& call, std::uint32_t slot) {
   const RowsOf rows = rows_of_act(call);
   const SheetRows to = sheet_act<kForm>(call);
+  if (call.args.act_tap != nullptr) tap_row(call, slot);
   if constexpr (kForm == RowForm::fp16) {
     lift_row<4>(call.args.shape, rows, slot, reinterpret_cast<std::uint16_t*>(to.row(slot)),
                 to.beside + slot);
   } else {
     code_row<F32Chunk, 4>(rows, slot, to.row(slot), to.beside + slot * to.words);
-  }
-}
-
-// A value of a row as the product has it.
-template <RowForm kForm>
-__device__ __forceinline__ float sheet_value(BlockFormat format, const SheetRows& rows,
-                                             std::uint32_t row, std::uint32_t column) {
-  const std::uint32_t beside = rows.beside[row * rows.words + column / kFp8Group % rows.words];
-  if constexpr (kForm == RowForm::fp16) {
-    const auto* halves = reinterpret_cast<const __half*>(rows.row(row));
-    return __half2float(halves[lifted_place(format, column)]) * row_scale(beside).lower;
-  } else {
-    const auto* codes = reinterpret_cast<const std::uint8_t*>(rows.row(row));
-    return decode_e4m3(codes[coded_place(column)]) * __uint_as_float(beside);
   }
 }
 

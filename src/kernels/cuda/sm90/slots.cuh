@@ -34,9 +34,9 @@ __device__ inline std::uint32_t running_sum(std::uint32_t value) {
 }
 
 // Wide items, which run as sheets, read weights once for more rows: they are worth it where 8 rows
-// would read noticeably more. They also are where experts have a few rows each, since nothing is
-// put into place for an item and no sums meet in memory; where those cost most, always. With fewer
-// rows long sheets end unevenly.
+// would read noticeably more. They also are where experts have 1.5 rows, since nothing is put into
+// place for an item and no sums meet in memory; where those cost most, always. With fewer rows long
+// sheets end unevenly.
 __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
                                   std::uint32_t experts) {
   __shared__ std::uint32_t narrow;
@@ -56,7 +56,7 @@ __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
   }
   __syncthreads();
   if (narrow > wide + wide / 8) return true;
-  return call.experts.down.steps < kShortSteps || 2 * rows >= call.sheet_rows * busy;
+  return call.experts.down.steps < kShortSteps || 2 * rows >= 3 * busy;
 }
 
 // counts: [local experts] in shared memory; holds the experts' first items afterwards. Returns the
