@@ -61,8 +61,7 @@ class SheetMultiplier {
     const Product& product = product_of(call_, kPhase);
     SheetPlace& at = shared_.sheets[warp_];
     for (std::uint32_t sheet = segment.unit; sheet < segment.end; sheet = at.sheet + 1) {
-      __syncwarp();  // all have read what is there
-      at.sheet = sheet;
+      note(at.sheet, sheet);
       const std::uint32_t strip = sheet * kWarps + warp_;
       // The last sheet is not full; warps that share instructions go together.
       if (strip - warp_ % kSharingWarps >= product.strips()) {
@@ -73,8 +72,7 @@ class SheetMultiplier {
       float totals[2][kUsed][4] = {};
       const std::uint32_t last = product.splits - TArithmetic::kJoined;
       for (std::uint32_t split = 0; split <= last; split = at.split + TArithmetic::kJoined) {
-        __syncwarp();
-        at.split = split;
+        note(at.split, split);
         float sums[2][kUsed][4] = {};
         SheetProducts<TArithmetic, kTiles>::add(sums, ring_, product, at.split, warp_, lane_,
                                                 call_.powers);
@@ -82,6 +80,13 @@ class SheetMultiplier {
       }
       store<kPhase>(segment, at.sheet * kWarps + warp_, totals);
     }
+  }
+
+  // For all lanes, which have read what was there.
+  __device__ __forceinline__ void note(std::uint32_t& at, std::uint32_t value) const {
+    __syncwarp();
+    if (lane_ == 0) at = value;
+    __syncwarp();
   }
 
   // Of a sum over splits, the first or the last of a strip perhaps. Totals of many rows lie in
