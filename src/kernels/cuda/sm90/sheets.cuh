@@ -65,9 +65,8 @@ __device__ __forceinline__ std::uint64_t whole_cores(std::uint32_t cores) {
   return std::uint64_t{cores_bytes(kForm) >> 4} << 32 | cores;
 }
 
-// Behind the stages: a warp's totals over the splits of its strip, of as many tiles of rows as the
-// arithmetic has no registers for.
-// Of a block, all in all.
+// Of a block. Behind the stages lie each warp's totals over the splits of its strip, of as many
+// tiles of rows as the arithmetic has no registers for.
 template <class TArithmetic>
 std::uint32_t sheet_bytes(int stages, std::uint32_t tiles) {
   return kSharedBytes + static_cast<std::uint32_t>(stages) * sheet_stage_bytes<TArithmetic>(tiles) +
