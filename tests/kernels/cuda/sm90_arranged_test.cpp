@@ -196,8 +196,10 @@ TEST(Sm90Arranged, PartsOfAnExpertDoNotOverlap) {
 }
 
 TEST(Sm90Workspace, PartsAreApartAndAligned) {
-  for (const auto& [act, lifts] :
-       {std::pair{ActFormat::bf16, false}, {ActFormat::bf16, true}, {ActFormat::mxfp8, false}}) {
+  for (const auto& [act, form] : {std::pair{ActFormat::bf16, RowForm::none},
+                                  {ActFormat::bf16, RowForm::fp16},
+                                  {ActFormat::mxfp8, RowForm::none},
+                                  {ActFormat::fp8, RowForm::fp8}}) {
     ExpertsShape shape = shape_of(BlockFormat::mxfp4, 192, 64);
     shape.act_format = act;
     std::uint64_t before = 0;
@@ -206,9 +208,9 @@ TEST(Sm90Workspace, PartsAreApartAndAligned) {
       const std::uint64_t items = item_capacity(shape, slots);
       std::vector<std::byte> memory(1 << 20);
       Workspace work;
-      const std::uint64_t bytes = carve(shape, tokens, lifts, memory.data(), work);
+      const std::uint64_t bytes = carve(shape, tokens, form, memory.data(), work);
       Workspace nowhere;
-      EXPECT_EQ(carve(shape, tokens, lifts, nullptr, nowhere), bytes);
+      EXPECT_EQ(carve(shape, tokens, form, nullptr, nowhere), bytes);
       EXPECT_EQ(nowhere.down, nullptr);
       EXPECT_GT(bytes, before) << "grows with the tokens";
       before = bytes;
@@ -223,11 +225,11 @@ TEST(Sm90Workspace, PartsAreApartAndAligned) {
       part(work.place_of_slot, slots * 4);
       part(work.act, slots * shape.inter * (act == ActFormat::bf16 ? 2 : 4));
       part(work.down, slots * shape.hidden * 4);
-      if (lifts) {
-        part(work.lifted_x, tokens * shape.hidden * 2);
-        part(work.lifted_act, slots * shape.inter * 2);
-        part(work.x_amax, tokens * 4);
-        part(work.act_amax, slots * 4);
+      if (form != RowForm::none) {
+        const bool fp8 = form == RowForm::fp8;
+        part(work.sheet_x, tokens * shape.hidden * (fp8 ? 1 : 2));
+        part(work.beside_x, tokens * (fp8 ? 2 : 1) * 4);  // scales of 192 columns
+        part(work.beside_act, slots * 4);
       }
       std::ranges::sort(parts);
       for (std::size_t i = 0; i < parts.size(); ++i) {

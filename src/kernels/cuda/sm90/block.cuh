@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block of the experts kernel, and the warps that multiply: they put the rows of a segment into
-// shared memory, and stream its weights past them.
+// One block of the experts kernel, and the warps that multiply items of 8 rows: they put the rows
+// of a segment into shared memory, and stream its weights past them.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace moxie::cuda::sm90 {
 
-template <class TArithmetic, int kTiles, class TSync>
+template <class TArithmetic, class TSync>
 class Multiplier {
  public:
   __device__ Multiplier(const Call& call, TSync sync, Shared& shared, std::uint32_t base)
@@ -66,35 +66,29 @@ class Multiplier {
     if (TSync::kSmall && kPhase == kDown) note_begin(segment);
     __syncwarp();
     const std::uint32_t units = segment.end - segment.unit;
-    if (kTiles > 2 && segment.rows > 2 * kRowsOfTile) {
-      for (std::uint32_t unit = 0; unit < units; ++unit) multiply_.template unit<kPhase, kTiles>();
-    } else if (kTiles > 1 && segment.rows > kRowsOfTile) {
-      for (std::uint32_t unit = 0; unit < units; ++unit) multiply_.template unit<kPhase, 2>();
-    } else {
-      for (std::uint32_t unit = 0; unit < units; ++unit) multiply_.template unit<kPhase, 1>();
-    }
+    for (std::uint32_t unit = 0; unit < units; ++unit) multiply_.template unit<kPhase>();
   }
 
   const Call& call_;
   TSync sync_;
   Shared& shared_;
-  Multiply<TArithmetic, kTiles, TSync> multiply_;
+  Multiply<TArithmetic, TSync> multiply_;
   std::uint32_t turn_ = 0;  // of the chunk that is begun next
 };
 
-// kTiles: times 8 rows of activations at most; kPlaces: stages of weights in flight.
-template <class TArithmetic, int kTiles, int kPlaces, Start kStart>
+// kPlaces: stages of weights in flight.
+template <class TArithmetic, int kPlaces, Start kStart>
 __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std::uint32_t base) {
   using BlockSync = Sync<kPlaces, kStart>;
   using Stages = StagesOfUnits<TArithmetic::kFormat>;
-  const Memory& memory = memory_of<kTiles>(call);
+  const Memory& memory = call.memory;
   const BlockSync sync(base + kBarriers);
   if (threadIdx.x == 0) sync.init();
   __syncthreads();
   const std::uint32_t warp = __shfl_sync(0xFFFFFFFFU, threadIdx.x / 32, 0);
   if (warp >= kFirstMultiplier) {
     take_registers<kMultiplierRegisters>();
-    Multiplier<TArithmetic, kTiles, BlockSync>(call, sync, shared, base).run();
+    Multiplier<TArithmetic, BlockSync>(call, sync, shared, base).run();
   } else {
     give_registers<kOtherRegisters>();
     if (warp == kFeeder && kStart == Start::small) {
@@ -125,7 +119,7 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
 }
 
 // Grid: as many blocks as multiprocessors, or fewer. Stages in flight under items of 8 rows, and of
-// wide ones of kWideTiles times 8; 0 where those do not fit.
+// sheets, whose items have kWideTiles times 8; 0 where there are none.
 template <class TArithmetic, int kNarrow, int kWide, int kWideTiles>
 __global__ void __launch_bounds__(kBlockThreads, 1) experts(const __grid_constant__ Call call) {
   extern __shared__ __align__(128) std::byte memory[];
@@ -134,15 +128,11 @@ __global__ void __launch_bounds__(kBlockThreads, 1) experts(const __grid_constan
   if constexpr (kWide > 0) {
     // Which it is the routing decides.
     wait_for_previous();
-    if (call.work.progress->wide != 0) {
-      if constexpr (TArithmetic::kSheets)
-        return run_sheet_block<TArithmetic::kFormat, kWideTiles, kWide>(call, shared, base);
-      else
-        return run_block<TArithmetic, kWideTiles, kWide, Start::late>(call, shared, base);
-    }
-    run_block<TArithmetic, 1, kNarrow, Start::late>(call, shared, base);
+    if (call.work.progress->wide != 0)
+      return run_sheet_block<TArithmetic, kWideTiles, kWide>(call, shared, base);
+    run_block<TArithmetic, kNarrow, Start::late>(call, shared, base);
   } else {
-    run_block<TArithmetic, 1, kNarrow, Start::early>(call, shared, base);
+    run_block<TArithmetic, kNarrow, Start::early>(call, shared, base);
   }
 }
 
@@ -151,8 +141,8 @@ template <class TArithmetic, int kStages>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     small_experts(const __grid_constant__ Call call) {
   extern __shared__ __align__(128) std::byte memory[];
-  run_block<TArithmetic, 1, kStages, Start::small>(call, *reinterpret_cast<Shared*>(memory),
-                                                   shared_address(memory));
+  run_block<TArithmetic, kStages, Start::small>(call, *reinterpret_cast<Shared*>(memory),
+                                                shared_address(memory));
 }
 
 }  // namespace moxie::cuda::sm90

@@ -17,6 +17,15 @@ inline constexpr std::uint32_t kThreads = 32 * kWarps;  // that multiply
 inline constexpr std::uint32_t kRowsOfTile = 8;         // rows of activations that one MMA takes
 inline constexpr std::uint32_t kMostRows = 32;          // of an item
 
+// How sheets want rows of activations (see sheet_rows.cuh): in fp16, with the row's amax beside
+// them, or as E4M3 codes, with the scales of their groups.
+enum class RowForm : std::uint8_t { none, fp16, fp8 };
+inline constexpr std::uint32_t kFp8Group = 128;  // columns that share a scale
+MOXIE_HD constexpr std::uint32_t value_bytes(RowForm form) { return form == RowForm::fp16 ? 2 : 1; }
+MOXIE_HD constexpr std::uint32_t words_beside(RowForm form, std::uint32_t columns) {
+  return form == RowForm::fp16 ? 1 : (columns + kFp8Group - 1) / kFp8Group;
+}
+
 // Up to so many rows of one expert that share a pass over its weights.
 struct Item {
   std::uint32_t expert;  // local
@@ -46,13 +55,14 @@ struct Workspace {
   Item* items = nullptr;                   // [items]
   std::int32_t* expert_of_slot = nullptr;  // [slots], local; -1: masked
   std::uint32_t* place_of_slot = nullptr;  // [slots]; among the slots of its expert
-  std::byte* act = nullptr;                // [slots, inter] bf16, f32 for formats that round it
-  float* down = nullptr;                   // [slots, hidden]
-  // Rows as fp16, lifted; null where nothing reads them. See rows_lifted.cuh.
-  std::uint16_t* lifted_x = nullptr;    // [tokens, hidden]
-  std::uint16_t* lifted_act = nullptr;  // [slots, inter]
-  std::uint32_t* x_amax = nullptr;      // [tokens], as the bits of an f32
-  std::uint32_t* act_amax = nullptr;    // [slots]
+  // [slots, inter] bf16, f32 for formats that round it; under sheets, once all of an item's are
+  // there, what these want instead, in the same rows.
+  std::byte* act = nullptr;
+  float* down = nullptr;  // [slots, hidden]
+  // Rows for sheets and what stands beside them; null where nothing reads them.
+  std::byte* sheet_x = nullptr;         // [tokens, hidden]
+  std::uint32_t* beside_x = nullptr;    // [tokens, words_beside()], the bits of f32s
+  std::uint32_t* beside_act = nullptr;  // [slots, words_beside()]
 };
 
 // How much of a block's shared memory holds what, in bytes.
@@ -78,13 +88,12 @@ struct Call {
   ExpertsArgs args;  // of these tokens alone
   Arranged experts;
   Workspace work;
-  Memory memory[2];  // of narrow and wide items
+  Memory memory;  // where items have 8 rows
   std::uint32_t tokens = 0;
   std::uint32_t slots = 0;
   std::uint32_t item_capacity = 0;
   std::uint32_t wide_rows = 0;  // of a wide item; 0: there are none
   bool wide_acts = false;       // act is f32
-  bool sheets = false;          // wide items are multiplied as sheets
   Powers powers;
 };
 
@@ -94,8 +103,12 @@ inline std::uint64_t item_capacity(const ExpertsShape& shape, std::uint64_t slot
   return slots / kRowsOfTile + busy;
 }
 
+inline std::uint32_t act_bytes(const ExpertsShape& shape) {  // of a value
+  return shape.act_format == ActFormat::bf16 ? 2 : 4;
+}
+
 // Fills the workspace that starts at `base`, and returns its bytes.
-inline std::uint64_t carve(const ExpertsShape& shape, std::uint64_t tokens, bool lifts,
+inline std::uint64_t carve(const ExpertsShape& shape, std::uint64_t tokens, RowForm form,
                            std::byte* base, Workspace& work) {
   const std::uint64_t slots = tokens * shape.top_k;
   const std::uint64_t items = item_capacity(shape, slots);
@@ -111,13 +124,14 @@ inline std::uint64_t carve(const ExpertsShape& shape, std::uint64_t tokens, bool
   take(work.items, items * sizeof(Item));
   take(work.expert_of_slot, slots * sizeof(std::int32_t));
   take(work.place_of_slot, slots * sizeof(std::uint32_t));
-  take(work.act, slots * shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4));
+  take(work.act, slots * shape.inter * act_bytes(shape));
   take(work.down, slots * shape.hidden * sizeof(float));
-  if (!lifts) return end;
-  take(work.lifted_x, tokens * shape.hidden * sizeof(std::uint16_t));
-  take(work.lifted_act, slots * shape.inter * sizeof(std::uint16_t));
-  take(work.x_amax, tokens * sizeof(std::uint32_t));
-  take(work.act_amax, slots * sizeof(std::uint32_t));
+  if (form == RowForm::none) return end;
+  const auto hidden = static_cast<std::uint32_t>(shape.hidden);
+  const auto inter = static_cast<std::uint32_t>(shape.inter);
+  take(work.sheet_x, tokens * hidden * value_bytes(form));
+  take(work.beside_x, tokens * words_beside(form, hidden) * sizeof(std::uint32_t));
+  take(work.beside_act, slots * words_beside(form, inter) * sizeof(std::uint32_t));
   return end;
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/sm90/block.cuh"
 #include "kernels/cuda/sm90/family.hpp"
 #include "kernels/cuda/sm90/multiply_fp16.cuh"
+#include "kernels/cuda/sm90/products_sheet.cuh"
 
 namespace moxie::cuda::sm90 {
 
@@ -26,9 +27,9 @@ constexpr Variant small() {
           .mxfp4 = small_experts<Fp16<BlockFormat::mxfp4>, kStages>,
           .nvfp4 = small_experts<Fp16<BlockFormat::nvfp4>, kStages>};
 }
-// The first that fits is the best; calls of few tokens have no wide items. Wide ones are sheets,
-// which take the same memory whatever the widths are. Items of 32 rows are worth it where many
-// experts have more than 24; the code for them makes the others slower.
+// The first that fits is the best; calls of few tokens have no sheets, which take the same memory
+// whatever the widths are. Items of 32 rows are worth it where many experts have more than 24; the
+// code for them makes the others slower.
 constexpr std::array kVariants = {variant<4, 8, 4>(20), variant<7, 8, 3>(), variant<4, 8, 3>(),
                                   variant<7, 0, 0>(), variant<4, 0, 0>()};
 
@@ -43,8 +44,17 @@ std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t rows, Memory& mem
   return memory.rows + rows * std::max(memory.row_bytes[0], memory.row_bytes[1]);
 }
 
-constexpr Family kFamily{
-    .variants = kVariants, .small = kSmall, .lay_out = lay_out, .sheets = true};
+std::uint32_t bytes_of_sheets(BlockFormat format, const Variant& variant) {
+  return format == BlockFormat::mxfp4
+             ? sheet_bytes<Fp16<BlockFormat::mxfp4>>(variant.wide, variant.wide_tiles)
+             : sheet_bytes<Fp16<BlockFormat::nvfp4>>(variant.wide, variant.wide_tiles);
+}
+
+constexpr Family kFamily{.variants = kVariants,
+                         .small = kSmall,
+                         .lay_out = lay_out,
+                         .sheet_bytes = bytes_of_sheets,
+                         .form = RowForm::fp16};
 
 }  // namespace
 

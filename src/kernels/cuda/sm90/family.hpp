@@ -13,8 +13,9 @@ namespace moxie::cuda::sm90 {
 
 using Kernel = void (*)(Call);
 
-// One instantiation: stages in flight of items of 8 rows and of wide ones, of so many times 8 rows;
-// 0 for none of these, as in small calls. Null for a format that the arithmetic does not take.
+// One instantiation: stages in flight of items of 8 rows and of sheets, whose items have so many
+// times 8 rows; 0 for none of these, as in small calls. Null for a format that the arithmetic does
+// not take.
 struct Variant {
   int narrow = 0;
   int wide = 0;
@@ -29,7 +30,9 @@ struct Family {
   std::span<const Variant> small;     // of small calls
   // Fills what lies before the ring, for items of so many rows; where that ends.
   std::uint32_t (*lay_out)(const ExpertsShape& shape, std::uint32_t rows, Memory& memory);
-  bool sheets = false;  // wide items run as sheets of lifted rows
+  // Bytes of shared memory that sheets take.
+  std::uint32_t (*sheet_bytes)(BlockFormat format, const Variant& variant);
+  RowForm form = RowForm::none;  // of the rows of sheets
 };
 
 void run(const Family& family, const ExpertsArgs& args);

@@ -51,33 +51,30 @@ class Finisher {
                   segment.end - segment.unit);
   }
 
-  // The buffers take turns, unit by unit, and 8 tokens by 8 in a unit of more. The warps share the
-  // parts of a turn, or take turns where there is one part alone.
+  // The buffers take turns, unit by unit. The warps share the parts of a turn, or take turns where
+  // there is one part alone.
   template <std::uint32_t kPhase>
   __device__ __forceinline__ void finish_units(const Segment& segment) {
     const Results<kPhase> results(call_, segment.expert);
     for (std::uint32_t unit = segment.unit; unit < segment.end; ++unit) {
-      for (std::uint32_t first = 0; first < segment.rows; first += kRowsOfTile) {
-        wait_barrier(sync_.sums_full[turn_.place], turn_.parity);
-        finish_turn<kPhase>(segment, unit, first, results);
-        arrive(sync_.sums_free[turn_.place]);
-        turn_.next();
-      }
+      wait_barrier(sync_.sums_full[turn_.place], turn_.parity);
+      finish_turn<kPhase>(segment, unit, results);
+      arrive(sync_.sums_free[turn_.place]);
+      turn_.next();
     }
   }
 
   // A part is 16 rows of a unit, of gate and up both where they are paired.
   template <std::uint32_t kPhase>
   __device__ __forceinline__ void finish_turn(const Segment& segment, std::uint32_t unit,
-                                              std::uint32_t first_token,
                                               const Results<kPhase>& results) {
     const Product& product = kPhase == kGateUp ? call_.experts.gate_up : call_.experts.down;
     const bool paired = results.paired();
     const std::uint32_t strips = product.strips_of_unit;
     const std::uint32_t parts = strips * (paired ? 1 : 2);
     const std::uint32_t apart = strips * kWarpSums;  // from split to split
-    const typename Results<kPhase>::template Tokens<TArithmetic::kLifts> tokens(
-        segment, first_token + lane_ % 4 * 2);
+    const typename Results<kPhase>::template Tokens<TArithmetic::kLifts> tokens(segment,
+                                                                                lane_ % 4 * 2);
 #pragma unroll 1
     for (std::uint32_t part = parts == 1 ? (warp_ + turn_.place) % 2 : warp_; part < parts;
          part += kFinishers) {

@@ -12,7 +12,6 @@
 #include "kernels/cuda/sm90/clear.cuh"
 #include "kernels/cuda/sm90/family.hpp"
 #include "kernels/cuda/sm90/segment.cuh"
-#include "kernels/cuda/sm90/sheets.cuh"
 #include "kernels/cuda/sm90/slots.cuh"
 #include "kernels/cuda/sm90/tap.cuh"
 
@@ -21,7 +20,7 @@ namespace moxie::cuda::sm90 {
 namespace {
 
 constexpr std::uint32_t kMemoryMost = 232448;                       // of a block's shared memory
-constexpr std::uint64_t kWorkspaceMost = std::uint64_t{144} << 20;  // of one piece of a call
+constexpr std::uint64_t kWorkspaceMost = std::uint64_t{150} << 20;  // of one piece of a call
 
 // Shared memory of items of so many rows with so many stages in flight; its bytes.
 std::uint32_t lay_out(const Family& family, const ExpertsShape& shape, std::uint32_t rows,
@@ -31,21 +30,11 @@ std::uint32_t lay_out(const Family& family, const ExpertsShape& shape, std::uint
   return memory.ring + kWarps * static_cast<std::uint32_t>(stages) * step_bytes(shape.format);
 }
 
-// Of sheets.
-std::uint32_t lay_out_sheets(const ExpertsShape& shape, const Variant& variant, Memory& memory) {
-  memory.ring = kSharedBytes;
-  return memory.ring +
-         static_cast<std::uint32_t>(variant.wide) *
-             sheet_stage_bytes(shape.format, variant.wide_tiles) +
-         sheet_totals_bytes(variant.wide_tiles);
-}
-
-// Whether wide items are not worth the wait for the routing, which tells if they are: then a block
+// Whether sheets are not worth the wait for the routing, which tells if they are: then a block
 // begins before it. An even routing gives an expert less than 1.5 rows.
-bool has_few_rows(const Family& family, const ExpertsShape& shape, std::uint64_t tokens) {
+bool has_few_rows(const ExpertsShape& shape, std::uint64_t tokens) {
   if (tokens <= kRowsOfTile) return true;
-  return family.sheets && shape.inter >= kShortSteps * kStepColumns &&
-         2 * tokens * shape.top_k < 3 * shape.experts;
+  return shape.inter >= kShortSteps * kStepColumns && 2 * tokens * shape.top_k < 3 * shape.experts;
 }
 
 // Whether a call is start and hand-over more than streaming; see small.cuh.
@@ -56,23 +45,19 @@ bool is_small(const ExpertsShape& shape, std::uint64_t tokens) {
 
 // Null where not even the smallest fits.
 const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint64_t tokens,
-                      Memory (&memory)[2], std::uint32_t& bytes) {
+                      Memory& memory, std::uint32_t& bytes) {
   if (is_small(shape, tokens)) {
     for (const Variant& variant : family.small) {
-      bytes = lay_out(family, shape, static_cast<std::uint32_t>(tokens), variant.narrow, memory[0]);
+      bytes = lay_out(family, shape, static_cast<std::uint32_t>(tokens), variant.narrow, memory);
       if (bytes <= kMemoryMost) return &variant;
     }
     return nullptr;
   }
   for (const Variant& variant : family.variants) {
-    if (variant.wide > 0 && has_few_rows(family, shape, tokens)) continue;
+    if (variant.wide > 0 && has_few_rows(shape, tokens)) continue;
     if (tokens * shape.top_k < variant.least_rows * shape.experts) continue;
-    bytes = lay_out(family, shape, kRowsOfTile, variant.narrow, memory[0]);
-    if (variant.wide > 0)
-      bytes =
-          std::max(bytes, family.sheets ? lay_out_sheets(shape, variant, memory[1])
-                                        : lay_out(family, shape, variant.wide_tiles * kRowsOfTile,
-                                                  variant.wide, memory[1]));
+    bytes = lay_out(family, shape, kRowsOfTile, variant.narrow, memory);
+    if (variant.wide > 0) bytes = std::max(bytes, family.sheet_bytes(shape.format, variant));
     if (bytes <= kMemoryMost) return &variant;
   }
   return nullptr;
@@ -80,11 +65,13 @@ const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint
 
 // Tokens of one piece.
 std::uint64_t piece_of(const Family& family, const ExpertsShape& shape, std::uint64_t tokens) {
-  std::uint64_t per_token =
-      shape.top_k * (shape.inter * (shape.act_format == ActFormat::bf16 ? 2 : 4) +
-                     shape.hidden * sizeof(float) + 64);
-  if (family.sheets)
-    per_token += shape.hidden * 2 + 4 + shape.top_k * (shape.inter * 2 + 4);  // lifted rows
+  const auto beside = [&](std::uint64_t columns) {
+    return words_beside(family.form, static_cast<std::uint32_t>(columns)) * sizeof(std::uint32_t);
+  };
+  const std::uint64_t per_token =
+      shape.top_k * (shape.inter * act_bytes(shape) + beside(shape.inter) +
+                     shape.hidden * sizeof(float) + 64) +
+      shape.hidden * value_bytes(family.form) + beside(shape.hidden);
   return std::clamp<std::uint64_t>(kWorkspaceMost / per_token, 1,
                                    std::max<std::uint64_t>(tokens, 1));
 }
@@ -144,8 +131,8 @@ ExpertsArgs piece(const ExpertsArgs& args, std::uint64_t first, std::uint64_t co
   return part;
 }
 
-// What makes a call ready for its blocks.
-int launch_first(const Call& call, bool small, bool lifts, unsigned most_blocks,
+// What makes a call ready for its blocks; rows of x are wanted in this form.
+int launch_first(const Call& call, bool small, RowForm form, unsigned most_blocks,
                  cudaStream_t stream) {
   if (small) {
     const std::uint64_t bytes = unwritten_bytes(call);
@@ -153,9 +140,12 @@ int launch_first(const Call& call, bool small, bool lifts, unsigned most_blocks,
     return launch(clear_call, static_cast<unsigned>(std::min<std::uint64_t>(blocks, most_blocks)),
                   kClearThreads, 0, stream, call, bytes);
   }
-  const unsigned lifters = lifts ? lifting_blocks(call.tokens) : 0;
-  return launch(lifts ? prepare_slots<true> : prepare_slots<false>, 1 + lifters, kSlotThreads,
-                call.args.shape.local_experts * sizeof(std::uint32_t), stream, call);
+  const unsigned others = form == RowForm::none ? 0 : row_blocks(call.tokens);
+  return launch(form == RowForm::fp16  ? prepare_slots<RowForm::fp16>
+                : form == RowForm::fp8 ? prepare_slots<RowForm::fp8>
+                                       : prepare_slots<RowForm::none>,
+                1 + others, kSlotThreads, call.args.shape.local_experts * sizeof(std::uint32_t),
+                stream, call);
 }
 
 }  // namespace
@@ -176,20 +166,19 @@ void run(const Family& family, const ExpertsArgs& args) {
   call.wide_acts = args.shape.act_format != ActFormat::bf16;
   const unsigned blocks = blocks_of(args);
   auto* stream = static_cast<cudaStream_t>(args.stream);
-  const bool lifts = family.sheets && variant->wide > 0;
-  call.sheets = lifts;
+  const RowForm form = variant->wide > 0 ? family.form : RowForm::none;
   const std::uint64_t most = piece_of(family, args.shape, args.tokens);
   for (std::uint64_t first = 0; first < args.tokens; first += most) {
     const std::uint64_t tokens = std::min(most, args.tokens - first);
     call.args = piece(args, first, tokens);
-    carve(args.shape, tokens, lifts, align_up(args.workspace, kAlign), call.work);
+    carve(args.shape, tokens, form, align_up(args.workspace, kAlign), call.work);
     call.tokens = static_cast<std::uint32_t>(tokens);
     call.slots = static_cast<std::uint32_t>(tokens * args.shape.top_k);
     // What a launch that failed would have made, the next one must not read.
-    int code = launch_first(call, is_small(args.shape, args.tokens), lifts, blocks, stream);
+    int code = launch_first(call, is_small(args.shape, args.tokens), form, blocks, stream);
     if (code == cudaSuccess) code = launch(kernel, blocks, kBlockThreads, bytes, stream, call);
     if (code == cudaSuccess && args.act_tap != nullptr)
-      code = launch(tap_acts, blocks, kThreads, 0, stream, call);
+      code = launch(tap_acts, blocks, kThreads, 0, stream, call, form != RowForm::none);
     if (code == cudaSuccess) continue;
     if (args.launch_error != nullptr && *args.launch_error == 0) *args.launch_error = code;
     return;
@@ -199,7 +188,7 @@ void run(const Family& family, const ExpertsArgs& args) {
 std::uint64_t workspace_bytes(const Family& family, const ExpertsShape& shape,
                               std::uint64_t tokens) {
   Workspace work;
-  return carve(shape, piece_of(family, shape, tokens), family.sheets, nullptr, work) + kAlign - 1;
+  return carve(shape, piece_of(family, shape, tokens), family.form, nullptr, work) + kAlign - 1;
 }
 
 bool supports(Activation /*activation*/) { return true; }
@@ -218,8 +207,9 @@ int prepare(const Family& family) {
     }
   }
   note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(clear_call)));
-  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots<false>)));
-  note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(prepare_slots<true>)));
+  for (const Kernel kernel :
+       {prepare_slots<RowForm::none>, prepare_slots<RowForm::fp16>, prepare_slots<RowForm::fp8>})
+    note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
   note(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(tap_acts)));
   if (first != cudaSuccess) (void)cudaGetLastError();
   return first;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warps that multiply in fp16: every warp streams its steps of a unit past the rows that all
-// of them have put into shared memory.
+// The warps that multiply 8 rows in fp16: every warp streams its steps of a unit past the rows that
+// all of them have put into shared memory.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/cuda/sm90/arithmetic.hpp"
 #include "kernels/cuda/sm90/call.hpp"
 #include "kernels/cuda/sm90/products.cuh"
 #include "kernels/cuda/sm90/ring.cuh"
@@ -13,16 +14,8 @@
 
 namespace moxie::cuda::sm90 {
 
-template <BlockFormat kOfWeights>
-struct Fp16 {
-  static constexpr BlockFormat kFormat = kOfWeights;
-  static constexpr std::uint32_t kJoined = 1;  // splits whose sums leave a warp as one
-  static constexpr bool kLifts = true;         // rows are multiplied by a power of two
-  static constexpr bool kSheets = true;        // wide items run as sheets
-};
-
-template <BlockFormat kFormat, int kTiles, class TSync>
-class Multiply<Fp16<kFormat>, kTiles, TSync> {
+template <BlockFormat kFormat, class TSync>
+class Multiply<Fp16<kFormat>, TSync> {
  public:
   __device__ Multiply(const Call& call, TSync sync, Shared& shared, std::uint32_t base)
       : call_(call),
@@ -30,16 +23,16 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
         shared_(shared),
         warp_(__shfl_sync(0xFFFFFFFFU, multiplier_thread() / 32, 0)),
         lane_(threadIdx.x % 32),
-        sums_(base + memory_of<kTiles>(call).sums + warp_ * kWarpSums + lane_ * 16),
-        rows_(base + memory_of<kTiles>(call).rows),
-        ring_(sync, base + memory_of<kTiles>(call).ring) {}
+        sums_(base + call.memory.sums + warp_ * kWarpSums + lane_ * 16),
+        rows_(base + call.memory.rows),
+        ring_(sync, base + call.memory.ring) {}
 
   // Rows of a segment into memory, behind a barrier that nobody needs the rows before them past.
   template <std::uint32_t kPhase>
   __device__ void bring(Segment& segment) {
     const RowsOf rows = kPhase == kGateUp ? rows_of_x(call_) : rows_of_act(call_);
     const RowPlace place{.to = rows_,
-                         .row_bytes = memory_of<kTiles>(call_).row_bytes[kPhase],
+                         .row_bytes = call_.memory.row_bytes[kPhase],
                          .count = segment.rows,
                          .row = segment.row(),
                          .amax = segment.amax};
@@ -58,20 +51,20 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
       segment.amax[multiplier_thread()] = shared_.amax[multiplier_thread()];
   }
 
-  template <std::uint32_t kPhase, int kUsed>
+  template <std::uint32_t kPhase>
   __device__ __forceinline__ void unit() {
     const Product& product = product_of(call_, kPhase);
     const std::uint32_t split = warp_ / product.strips_of_unit;
     const std::uint32_t steps = product.steps_of(split);
-    const std::uint32_t row_bytes = memory_of<kTiles>(call_).row_bytes[kPhase];
+    const std::uint32_t row_bytes = call_.memory.row_bytes[kPhase];
     // Lanes of rows for which there is no room read others; nobody wants what they get.
-    const std::uint32_t row = min(lane_ / 4, memory_of<kTiles>(call_).row_count - 1);
+    const std::uint32_t row = min(lane_ / 4, call_.memory.row_count - 1);
     std::uint32_t rows = rows_ + row * row_bytes + lane_offset(kFormat, lane_) +
                          product.first_step(split) * (kStepColumns * 2);
-    float sums[2][kUsed][4] = {};
+    float sums[2][1][4] = {};
 #pragma unroll 2
     for (std::uint32_t step = 0; step < steps; ++step) {
-      Step<kFormat, kUsed> operands;
+      Step<kFormat, 1> operands;
       operands.load(ring_.wait() + warp_ * step_bytes(kFormat), lane_);
       operands.load_rows(rows, row_bytes);
       ring_.release();
@@ -79,15 +72,12 @@ class Multiply<Fp16<kFormat>, kTiles, TSync> {
       rows += kStepColumns * 2;
     }
     if (steps < product.stages) ring_.skip();  // others have one more
-#pragma unroll
-    for (int n = 0; n < kUsed; ++n) {
-      wait_barrier(sync_.sums_free[turn_.place], turn_.parity);
-      const std::uint32_t buffer = sums_ + turn_.place * kSumsBytes;
-      store_shared4(buffer, sums[0][n]);
-      store_shared4(buffer + kTileSums, sums[1][n]);
-      arrive(sync_.sums_full[turn_.place]);
-      turn_.next();
-    }
+    wait_barrier(sync_.sums_free[turn_.place], turn_.parity);
+    const std::uint32_t buffer = sums_ + turn_.place * kSumsBytes;
+    store_shared4(buffer, sums[0][0]);
+    store_shared4(buffer + kTileSums, sums[1][0]);
+    arrive(sync_.sums_full[turn_.place]);
+    turn_.next();
   }
 
  private:

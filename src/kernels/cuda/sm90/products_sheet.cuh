@@ -1,28 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of a sheet on fp16 wgmma: four warps with neighbouring strips share an instruction, to
-// which each brings 16 rows of weights in registers, while the activations stay in shared memory.
-// Terms are added up in the order of products.cuh and with the same bits.
+// Steps of a sheet in fp16. For more than 8 rows on wgmma: four warps with neighbouring strips
+// share an instruction, to which each brings 16 rows of weights in registers, while the activations
+// stay in shared memory. Terms are added up in the order of products.cuh and with the same bits.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 
+#include "kernels/cuda/sm90/arithmetic.hpp"
 #include "kernels/cuda/sm90/products.cuh"
 #include "kernels/cuda/sm90/sheets.cuh"
 #include "kernels/cuda/sm90/wgmma.cuh"
 
 namespace moxie::cuda::sm90 {
-
-// Matrix B of an instruction: two core matrices for every 8 rows, K-major without swizzle. The
-// lower word of its descriptor, in which addresses count in 16 bytes; the upper one is the distance
-// from tile to tile.
-__device__ __forceinline__ std::uint32_t cores_at(std::uint32_t at) {
-  return (at >> 4) + (kCorePitch >> 4 << 16);
-}
-inline constexpr std::uint32_t kNextCores = 2 * kCorePitch >> 4;  // of the next 16 columns
-__device__ __forceinline__ std::uint64_t whole_cores(std::uint32_t cores) {
-  return std::uint64_t{kCoresBytes >> 4} << 32 | cores;
-}
 
 // D = A B, or D += A B: A 64 x 16 fp16, 16 rows of each of four warps; B 16 x 16, 24 or
 // 32 fp16.
@@ -95,8 +85,9 @@ struct Flight<BlockFormat::mxfp4, kTiles> {
     place(kPart % 2 == 0 ? q.y : q.w, powers, a[1]);
     pin(a[0]), pin(a[1]);
     wgmma_fence();
-    wgmma_fp16<false>(sums, a[0], whole_cores(cores + kPart % 2 * 2 * kNextCores));
-    wgmma_fp16<true>(sums, a[1], whole_cores(cores + (kPart % 2 * 2 + 1) * kNextCores));
+    wgmma_fp16<false>(sums, a[0], whole_cores<RowForm::fp16>(cores + kPart % 2 * 2 * kNextCores));
+    wgmma_fp16<true>(sums, a[1],
+                     whole_cores<RowForm::fp16>(cores + (kPart % 2 * 2 + 1) * kNextCores));
     wgmma_commit();
   }
   // Behind the wait for what start() began.
@@ -145,7 +136,7 @@ struct Flight<BlockFormat::nvfp4, kTiles> {
     wgmma_fence();
 #pragma unroll
     for (int word = 0; word < 4; ++word)
-      wgmma_fp16<true>(sums[kPart], a[word], whole_cores(cores + word * kNextCores));
+      wgmma_fp16<true>(sums[kPart], a[word], whole_cores<RowForm::fp16>(cores + word * kNextCores));
     wgmma_commit();
   }
   template <int kPart>
@@ -177,5 +168,41 @@ __device__ __forceinline__ void multiply_shared(Sums<kTiles>& sums, const Weight
     (turn.template operator()<kPart>(), ...);
   }(std::make_integer_sequence<int, kParts + kFlights>{});
 }
+
+// 8 rows are quicker on each warp's own instructions.
+template <BlockFormat kFormat, int kTiles>
+struct SheetProducts<Fp16<kFormat>, kTiles> {
+  template <int kUsed, class TRing>
+  __device__ __forceinline__ static void add(Sums<kUsed>& sums, TRing& ring, const Product& product,
+                                             std::uint32_t split, std::uint32_t warp,
+                                             std::uint32_t lane, const Powers& powers) {
+    const std::uint32_t steps = product.steps_of(split);
+    const std::uint32_t weights = warp * step_bytes(kFormat);
+    constexpr std::uint32_t kRows = kWarps * step_bytes(kFormat);
+    if constexpr (kUsed == 1) {
+      // Of four core matrices the lane names a row.
+      const std::uint32_t row = kRows + lane / 8 * kCorePitch + lane % 8 * 16;
+#pragma unroll 2
+      for (std::uint32_t step = 0; step < steps; ++step) {
+        Step<kFormat, 1> operands;
+        const std::uint32_t stage = ring.wait();
+        operands.load(stage + weights, lane);
+        operands.rows[0][0] = load_matrices(stage + row);
+        operands.rows[0][1] = load_matrices(stage + row + 4 * kCorePitch);
+        ring.release();
+        multiply(sums, operands, powers);
+      }
+    } else {
+#pragma unroll 2
+      for (std::uint32_t step = 0; step < steps; ++step) {
+        Weights<kFormat> operands;
+        const std::uint32_t stage = ring.wait();
+        operands.load(stage + weights, lane);
+        multiply_shared(sums, operands, cores_at(stage + kRows), powers);
+        ring.release();
+      }
+    }
+  }
+};
 
 }  // namespace moxie::cuda::sm90

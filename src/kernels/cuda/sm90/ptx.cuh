@@ -110,6 +110,11 @@ __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, std:
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
+// The same of 4 bytes, through the first-level cache.
+__device__ __forceinline__ void copy_4(std::uint32_t to, const void* from, std::uint32_t bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

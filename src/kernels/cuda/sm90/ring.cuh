@@ -10,9 +10,8 @@
 
 namespace moxie::cuda::sm90 {
 
-// How kTiles times 8 rows are multiplied, by an arithmetic: bring() and unit() of its
-// specialisations.
-template <class TArithmetic, int kTiles, class TSync>
+// How 8 rows are multiplied, by an arithmetic: bring() and unit() of its specialisations.
+template <class TArithmetic, class TSync>
 class Multiply;
 
 template <std::uint32_t kStageBytes, class TSync>

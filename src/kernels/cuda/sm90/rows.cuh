@@ -150,6 +150,21 @@ __device__ __forceinline__ void quantise_chunk(ActFormat format, float (&values)
   }
 }
 
+// By one warp, for whoever checks it: a row of activations as the down product has it.
+__device__ inline void tap_row(const Call& call, std::uint32_t slot) {
+  const RowsOf rows = rows_of_act(call);
+  float* to = call.args.act_tap + std::uint64_t{slot} * rows.columns;
+  for (std::uint32_t first = 0; first < rows.columns; first += 32 * kChunk) {
+    const std::uint32_t column = first + threadIdx.x % 32 * kChunk;
+    float values[kChunk] = {};
+    if (column < rows.columns) rows.load(slot, column, values);
+    quantise_chunk(call.args.shape.act_format, values);
+    if (column >= rows.columns) continue;
+    for (unsigned i = 0; i < kChunk; ++i) to[column + i] = values[i];
+  }
+  __syncwarp();
+}
+
 // bf16 pairs of eight values; exact for what a format has quantised.
 __device__ __forceinline__ uint4 pack_bf16(const float (&values)[kChunk]) {
   std::uint32_t words[4];

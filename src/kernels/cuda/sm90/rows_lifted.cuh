@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of activations in device memory, quantised and lifted once (see rows.cuh), for blocks that
-// read them step by step beside the weights.
+// Rows of activations in device memory, quantised and lifted (see rows.cuh).
 #pragma once
 
 #include <cstdint>
@@ -50,7 +49,8 @@ __device__ __forceinline__ PieceOrder piece_order(BlockFormat format, std::uint3
   return {2, lane % 2 * 4 + lane % 8 / 2};
 }
 
-// By one warp: a row into `to`, its largest magnitude into `amax`. Reads the row twice.
+// By one warp: a row into `to`, where it may lie already, its largest magnitude into `amax`. Reads
+// the row twice.
 template <int kAtOnce>
 __device__ inline void lift_row(const ExpertsShape& shape, const RowsOf& rows, std::uint64_t row,
                                 std::uint16_t* to, std::uint32_t* amax) {
@@ -77,6 +77,7 @@ __device__ inline void lift_row(const ExpertsShape& shape, const RowsOf& rows, s
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
       pairs[i] = load_chunk(format, rows, row, first + i * kColumns);
+    __syncwarp();  // others have read what this overwrites
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const uint4 piece = transposed(lifted(pairs[i], lift), lane, order.step);

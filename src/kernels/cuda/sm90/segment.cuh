@@ -47,7 +47,7 @@ struct Segment {
   std::uint32_t slot[kMostRows];
   std::uint32_t amax[kMostRows];  // of the rows, as the bits of an f32
 
-  // Of x or of the activations, where rows are put into place: at most 24, and amax is of 8 then.
+  // Of x or of the activations, where rows are put into place: 8 at most.
   __device__ std::uint32_t* row() { return amax + kRowsOfTile; }
 };
 inline constexpr std::uint32_t kSegments = 4;  // known at once
@@ -75,23 +75,23 @@ __device__ __forceinline__ const Product& product_of(const Call& call, std::uint
   return phase == kGateUp ? call.experts.gate_up : call.experts.down;
 }
 
-// Of items of 8 rows, or of wide ones.
-template <int kTiles>
-__device__ __forceinline__ const Memory& memory_of(const Call& call) {
-  return call.memory[kTiles == 1 ? 0 : 1];
-}
-
-// Partial sums of 8 tokens: of every warp two tiles of 16 rows. Two buffers take turns; a unit of
-// more tokens takes more turns.
+// Partial sums of 8 tokens: of every warp two tiles of 16 rows. Two buffers take turns.
 inline constexpr std::uint32_t kTileSums = 512;  // bytes
 inline constexpr std::uint32_t kWarpSums = 2 * kTileSums;
 inline constexpr std::uint32_t kSumsBytes = kWarps * kWarpSums;
 inline constexpr int kSumsBuffers = 2;
 
+// Where a warp is in its sheets: while it multiplies it has no registers for that.
+struct SheetPlace {
+  std::uint32_t sheet;
+  std::uint32_t split;
+};
+
 struct Shared {
   Queue queue;
   Segment segments[kSegments];
   std::uint32_t amax[kRowsOfTile];  // of the rows that lie in memory
+  SheetPlace sheets[kWarps];
   SmallItems small;
 };
 inline constexpr std::uint32_t kBarriers = 2560;  // where they start

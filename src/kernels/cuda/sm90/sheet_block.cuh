@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block that multiplies sheets in fp16. A result has the bits that a block of few rows gives
-// it: sums of the same splits of the columns, added in the same order.
+// One block that multiplies sheets. A result has the bits that a block of few rows gives it: sums
+// of the same splits of the columns, added in the same order.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/sm90/combine.cuh"
-#include "kernels/cuda/sm90/products.cuh"
-#include "kernels/cuda/sm90/products_sheet.cuh"
 #include "kernels/cuda/sm90/results.cuh"
 #include "kernels/cuda/sm90/ring.cuh"
 #include "kernels/cuda/sm90/sheet_stream.cuh"
@@ -15,7 +13,7 @@
 
 namespace moxie::cuda::sm90 {
 
-template <BlockFormat kFormat, int kTiles, class TSync>
+template <class TArithmetic, int kTiles, class TSync>
 class SheetMultiplier {
  public:
   __device__ SheetMultiplier(const Call& call, TSync sync, Shared& shared, std::uint32_t ring)
@@ -24,8 +22,8 @@ class SheetMultiplier {
         shared_(shared),
         warp_(__shfl_sync(0xFFFFFFFFU, multiplier_thread() / 32, 0)),
         lane_(threadIdx.x % 32),
-        totals_(ring + TSync::kPlaces * sheet_stage_bytes(kFormat, kTiles) +
-                warp_ * totals_in_memory(kTiles) * 2 * kTileSums + lane_ * 16),
+        totals_(ring + TSync::kPlaces * sheet_stage_bytes<TArithmetic>(kTiles) +
+                warp_ * TArithmetic::totals_in_memory(kTiles) * 2 * kTileSums + lane_ * 16),
         ring_(sync, ring) {}
 
   __device__ void run() {
@@ -33,10 +31,8 @@ class SheetMultiplier {
       wait_barrier(sync_.segment_full[at.place], at.parity);
       const Segment& segment = shared_.segments[at.place];
       if (segment.phase == kNothing) return;
-      if (multiplier_thread() == 0 && segment.begins != 0 && segment.chunk != 0) {
-        arrive(sync_.chunk_begun[turn_]);
-        turn_ = (turn_ + 1) % Queue::kSize;
-      }
+      if (multiplier_thread() == 0 && segment.begins != 0 && segment.chunk != 0)
+        arrive(sync_.chunk_begun[(segment.chunk - 1) % Queue::kSize]);
       __syncwarp();  // said aloud: see Multiplier
       if (segment.phase == kCombine) {
         combine<false>(call_, call_.work.expert_of_slot, segment.unit, segment.end,
@@ -63,32 +59,43 @@ class SheetMultiplier {
   template <std::uint32_t kPhase, int kUsed>
   __device__ __forceinline__ void multiply(const Segment& segment) {
     const Product& product = product_of(call_, kPhase);
-    const Results<kPhase> results(call_, segment.expert);
-    for (std::uint32_t sheet = segment.unit; sheet < segment.end; ++sheet) {
+    SheetPlace& at = shared_.sheets[warp_];
+    for (std::uint32_t sheet = segment.unit; sheet < segment.end; sheet = at.sheet + 1) {
+      note(at.sheet, sheet);
       const std::uint32_t strip = sheet * kWarps + warp_;
       // The last sheet is not full; warps that share instructions go together.
       if (strip - warp_ % kSharingWarps >= product.strips()) {
-        for (std::uint32_t step = 0; step < product.steps; ++step) ring_.skip();
+        each_stage<TArithmetic>(product,
+                                [&](std::uint32_t, std::uint32_t, std::uint32_t) { ring_.skip(); });
         continue;
       }
       float totals[2][kUsed][4] = {};
-      const std::uint32_t last = product.splits - 1;
-      for (std::uint32_t split = 0; split <= last; ++split) {
+      const std::uint32_t last = product.splits - TArithmetic::kJoined;
+      for (std::uint32_t split = 0; split <= last; split = at.split + TArithmetic::kJoined) {
+        note(at.split, split);
         float sums[2][kUsed][4] = {};
-        multiply_split(sums, product.steps_of(split));
-        add(totals, sums, split == 0, split == last);
+        SheetProducts<TArithmetic, kTiles>::add(sums, ring_, product, at.split, warp_, lane_,
+                                                call_.powers);
+        add(totals, sums, at.split == 0, at.split == last);
       }
-      if (strip < product.strips()) store(segment, strip, results, totals);
+      store<kPhase>(segment, at.sheet * kWarps + warp_, totals);
     }
   }
 
-  // Of a split, the first or the last of a strip perhaps. Totals of many rows lie in memory between
-  // the splits.
+  // For all lanes, which have read what was there.
+  __device__ __forceinline__ void note(std::uint32_t& at, std::uint32_t value) const {
+    __syncwarp();
+    if (lane_ == 0) at = value;
+    __syncwarp();
+  }
+
+  // Of a sum over splits, the first or the last of a strip perhaps. Totals of many rows lie in
+  // memory between them.
   template <int kUsed>
   __device__ __forceinline__ void add(float (&totals)[2][kUsed][4],
                                       const float (&sums)[2][kUsed][4], bool first,
                                       bool last) const {
-    constexpr int kInMemory = totals_in_memory(kUsed);
+    constexpr int kInMemory = TArithmetic::totals_in_memory(kUsed);
 #pragma unroll
     for (int i = 0; i < 2 * kUsed; ++i) {
       float(&total)[4] = totals[i / kUsed][i % kUsed];
@@ -107,42 +114,12 @@ class SheetMultiplier {
     }
   }
 
-  template <int kUsed>
-  __device__ __forceinline__ void multiply_split(float (&sums)[2][kUsed][4], std::uint32_t steps) {
-    const std::uint32_t weights = warp_ * step_bytes(kFormat);
-    constexpr std::uint32_t kRows = kWarps * step_bytes(kFormat);
-    if constexpr (kUsed < kLeastShared) {
-      // Of four core matrices the lane names a row.
-      const std::uint32_t row = kRows + lane_ / 8 * kCorePitch + lane_ % 8 * 16;
-#pragma unroll 2
-      for (std::uint32_t step = 0; step < steps; ++step) {
-        Step<kFormat, kUsed> operands;
-        const std::uint32_t stage = ring_.wait();
-        operands.load(stage + weights, lane_);
-#pragma unroll
-        for (int i = 0; i < 2 * kUsed; ++i)
-          operands.rows[i / 2][i % 2] =
-              load_matrices(stage + row + i / 2 * kCoresBytes + i % 2 * (4 * kCorePitch));
-        ring_.release();
-        sm90::multiply(sums, operands, call_.powers);
-      }
-    } else {
-#pragma unroll 2
-      for (std::uint32_t step = 0; step < steps; ++step) {
-        Weights<kFormat> operands;
-        const std::uint32_t stage = ring_.wait();
-        operands.load(stage + weights, lane_);
-        multiply_shared(sums, operands, cores_at(stage + kRows), call_.powers);
-        ring_.release();
-      }
-    }
-  }
-
   // 8 tokens after 8: the code for them is there once.
   template <std::uint32_t kPhase, int kUsed>
   __device__ __forceinline__ void store(const Segment& segment, std::uint32_t strip,
-                                        const Results<kPhase>& results,
                                         float (&sums)[2][kUsed][4]) const {
+    if (strip >= product_of(call_, kPhase).strips()) return;
+    const Results<kPhase> results(call_, segment.expert);
     const bool paired = results.paired();
     const std::uint32_t column = strip * (paired ? 16 : 32) + lane_ / 4;
     const auto biases = results.biases(column);
@@ -150,7 +127,7 @@ class SheetMultiplier {
     if (!paired) lower_biases = results.biases(column + 16);
 #pragma unroll 1
     for (std::uint32_t token = lane_ % 4 * 2; token < segment.rows; token += kRowsOfTile) {
-      const typename Results<kPhase>::template Tokens<true> tokens(segment, token);
+      const typename Results<kPhase>::template Tokens<TArithmetic::kLifts> tokens(segment, token);
       results.store(tokens, column, biases, sums[0][0], sums[1][0]);
       if (!paired) results.store(tokens, column + 16, lower_biases, sums[1][0], sums[1][0]);
 #pragma unroll
@@ -165,31 +142,30 @@ class SheetMultiplier {
   std::uint32_t warp_;
   std::uint32_t lane_;
   std::uint32_t totals_;  // the lane's
-  RingReader<sheet_stage_bytes(kFormat, kTiles), TSync> ring_;
-  std::uint32_t turn_ = 0;  // of the chunk that is begun next
+  RingReader<sheet_stage_bytes<TArithmetic>(kTiles), TSync> ring_;
 };
 
 // kTiles: times 8 rows of activations at most; kPlaces: stages in flight.
-template <BlockFormat kFormat, int kTiles, int kPlaces>
+template <class TArithmetic, int kTiles, int kPlaces>
 __device__ __forceinline__ void run_sheet_block(const Call& call, Shared& shared,
                                                 std::uint32_t base) {
   using BlockSync = SheetSync<kPlaces>;
   const BlockSync sync(base + kBarriers);
-  const std::uint32_t ring = base + call.memory[1].ring;
+  const std::uint32_t ring = base + kSharedBytes;
   if (threadIdx.x == 0) sync.init();
   __syncthreads();
   const std::uint32_t warp = __shfl_sync(0xFFFFFFFFU, threadIdx.x / 32, 0);
   if (warp >= kFirstMultiplier) {
     take_registers<kMultiplierRegisters>();
-    SheetMultiplier<kFormat, kTiles, BlockSync>(call, sync, shared, ring).run();
+    SheetMultiplier<TArithmetic, kTiles, BlockSync>(call, sync, shared, ring).run();
   } else {
     give_registers<kOtherRegisters>();
     if (warp == kFeeder) {
-      if (elect()) feed_stored<StagesOfSheets<kFormat, kTiles>>(call, sync, ring, shared.queue);
+      if (elect()) feed_stored<StagesOfSheets<TArithmetic, kTiles>>(call, sync, ring, shared.queue);
     } else if (warp == kScout) {
-      SheetScout<kFormat, kTiles, BlockSync>(call, sync, shared, ring).run();
+      SheetScout<TArithmetic, kTiles, BlockSync>(call, sync, shared, ring).run();
     } else {
-      SheetFinisher<BlockSync>(call, sync, shared).run();
+      SheetFinisher<TArithmetic::kForm, BlockSync>(call, sync, shared).run();
     }
   }
 }

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // The warps beside those that multiply sheets: one thread copies weights, one warp the rows that
-// meet them, and two wait for results and lift the activations of items that are complete.
+// meet them, and two wait for results and make ready the activations of items that are complete.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/sm90/call.hpp"
 #include "kernels/cuda/sm90/ptx.cuh"
-#include "kernels/cuda/sm90/rows_lifted.cuh"
 #include "kernels/cuda/sm90/segment.cuh"
+#include "kernels/cuda/sm90/sheet_rows.cuh"
 #include "kernels/cuda/sm90/sheets.cuh"
 #include "kernels/cuda/sm90/stream.cuh"
 #include "kernels/cuda/sm90/wgmma.cuh"
 
 namespace moxie::cuda::sm90 {
 
-// A stage of a sheet is one step of all its strips; the steps of a unit's strips are neighbours.
-template <BlockFormat kFormat, std::uint32_t kTiles>
+// The steps of a stage are neighbours in a unit.
+template <class TArithmetic, int kTiles>
 struct StagesOfSheets {
   static constexpr Grain kGrain = Grain::fine;
   __device__ static std::uint32_t units_of(const Product& product) { return sheets_of(product); }
@@ -29,30 +29,30 @@ struct StagesOfSheets {
                                           std::uint32_t sheet, TSync sync, std::uint32_t ring,
                                           Place<TSync::kPlaces>& at, std::uint64_t policy) {
     const std::uint32_t units = units_in(product, sheet, sheet + 1);
-    const std::uint32_t bytes = product.strips_of_unit * step_bytes(kFormat);
-    for (std::uint32_t split = 0; split < product.splits; ++split) {
-      const std::byte* step = from + split * bytes;
-      for (std::uint32_t left = product.steps_of(split); left > 0; --left) {
-        wait_barrier(sync.weights_free[at.place], at.parity);
-        expect_bytes(sync.weights_full[at.place], units * bytes);
-        std::uint32_t to = ring + at.place * sheet_stage_bytes(kFormat, kTiles);
-        const std::byte* of_unit = step;
-        for (std::uint32_t unit = 0; unit < units; ++unit) {
-          copy_bulk(to, of_unit, bytes, sync.weights_full[at.place], policy);
-          to += bytes, of_unit += product.unit_bytes;
-        }
-        step += kWarps * step_bytes(kFormat);
-        at.next();
-      }
-    }
+    constexpr std::uint32_t kStepBytes = step_bytes(TArithmetic::kFormat);
+    const std::uint32_t of_split = product.strips_of_unit * kStepBytes;
+    each_stage<TArithmetic>(
+        product, [&](std::uint32_t split, std::uint32_t place, std::uint32_t joined) {
+          const std::uint32_t bytes = joined * of_split;
+          wait_barrier(sync.weights_free[at.place], at.parity);
+          expect_bytes(sync.weights_full[at.place], units * bytes);
+          std::uint32_t to = ring + at.place * sheet_stage_bytes<TArithmetic>(kTiles);
+          const std::byte* of_unit = from + split * of_split + place * (kWarps * kStepBytes);
+          for (std::uint32_t unit = 0; unit < units; ++unit) {
+            copy_bulk(to, of_unit, bytes, sync.weights_full[at.place], policy);
+            to += TArithmetic::kJoined * of_split, of_unit += product.unit_bytes;
+          }
+          at.next();
+        });
     return from + units * product.unit_bytes;
   }
 };
 
 // Publishes segments, and copies their rows into the stages.
-template <BlockFormat kFormat, std::uint32_t kTiles, class TSync>
+template <class TArithmetic, int kTiles, class TSync>
 class SheetScout {
-  using Stages = StagesOfSheets<kFormat, kTiles>;
+  using Stages = StagesOfSheets<TArithmetic, kTiles>;
+  static constexpr RowForm kForm = TArithmetic::kForm;
 
  public:
   __device__ SheetScout(const Call& call, TSync sync, Shared& shared, std::uint32_t ring)
@@ -71,10 +71,10 @@ class SheetScout {
 
  private:
   // A row's columns of a step are kParts times 16 bytes; the warp copies kRows rows at once.
-  static constexpr std::uint32_t kParts = kStepColumns * 2 / 16;
+  static constexpr std::uint32_t kParts = cores_of(kForm);
   static constexpr std::uint32_t kRows = 32 / kParts;
-  static constexpr std::uint32_t kCopies = kTiles * kRowsOfTile / kRows;
-  static_assert(2 * kRows == kRowsOfTile);
+  static constexpr std::uint32_t kOfTile = kRowsOfTile / kRows;
+  static constexpr std::uint32_t kCopies = kTiles * kOfTile;
   static constexpr std::uint32_t kBegun = 2;  // stages whose rows are on their way
   static_assert(kBegun < TSync::kPlaces);
 
@@ -85,9 +85,9 @@ class SheetScout {
     const bool has_row = multiplies && lane_ < head.rows;
     const std::uint32_t row =
         head.phase == kGateUp ? slot / static_cast<std::uint32_t>(call_.args.shape.top_k) : slot;
-    if (head.phase == kDown)  // its rows are lifted
+    if (head.phase == kDown)  // its rows are ready
       wait_for_count(call_.work.gate_up_units + head.item, call_.experts.gate_up.units + 1);
-    const std::uint32_t* amax = head.phase == kGateUp ? call_.work.x_amax : call_.work.act_amax;
+    const SheetRows rows = head.phase == kGateUp ? sheet_x<kForm>(call_) : sheet_act<kForm>(call_);
     wait_barrier(sync_.segment_free[at_.place], at_.parity);
     Segment& to = shared_.segments[at_.place];
     if (has_row) to.slot[lane_] = slot;
@@ -96,47 +96,63 @@ class SheetScout {
     at_.next();
     if (!multiplies) return;
     // Its largest magnitude is needed with the results: it comes with the first stage.
-    if (has_row) amax_ = __ldcg(amax + row), amax_to_ = shared_address(to.amax + lane_);
-    copy_rows(head, row);
+    if (has_row && kForm == RowForm::fp16)
+      amax_ = __ldcg(rows.beside + row), amax_to_ = shared_address(to.amax + lane_);
+    copy_rows(head, rows, row);
   }
 
   // `row`: the lane's of the item. Rows that are missing in the last 8 are zeros: tensor cores draw
   // less power for them than for what was there before.
-  __device__ __forceinline__ void copy_rows(const Head& head, std::uint32_t row) {
+  __device__ __forceinline__ void copy_rows(const Head& head, const SheetRows& rows,
+                                            std::uint32_t row) {
     const Product& product = product_of(call_, head.phase);
-    const std::uint16_t* rows = head.phase == kGateUp ? call_.work.lifted_x : call_.work.lifted_act;
-    const std::uint16_t* first[kCopies];
-    std::uint32_t bytes[kCopies];
-    const std::uint32_t copies = (head.rows + kRowsOfTile - 1) / kRowsOfTile * 2;
+    std::uint32_t first[kCopies];  // bytes into the rows
+    const std::uint32_t* scales = rows.beside + row * rows.words;
 #pragma unroll
     for (std::uint32_t i = 0; i < kCopies; ++i) {
-      const std::uint32_t place = i * kRows + lane_ / kParts;
-      const std::uint32_t of_place = __shfl_sync(0xFFFFFFFFU, row, place);
-      first[i] = rows + std::uint64_t{of_place} * product.columns + lane_ % kParts * 8;
-      bytes[i] = place < head.rows ? 16 : 0;
+      const std::uint32_t of_place = __shfl_sync(0xFFFFFFFFU, row, i * kRows + lane_ / kParts);
+      first[i] = of_place * rows.row_bytes + lane_ % kParts * 16;
     }
-    const std::uint32_t offset =
-        kWarps * step_bytes(kFormat) + lane_ % kParts * kCorePitch + lane_ / kParts * 16;
     for (std::uint32_t sheet = head.unit; sheet < head.end; ++sheet) {
-      for (std::uint32_t step = 0; step < product.steps; ++step) {
-        wait_barrier(sync_.weights_free[stage_.place], stage_.parity);
-        const std::uint32_t to = ring_ + stage_.place * sheet_stage_bytes(kFormat, kTiles) + offset;
-#pragma unroll
-        for (std::uint32_t i = 0; i < kCopies; ++i) {
-          if (i < copies)
-            copy_16(to + i / 2 * kCoresBytes + i % 2 * (kRows * 16), first[i] + step * kStepColumns,
-                    bytes[i]);
-        }
-        commit_copies();
-        stage_.next();
-        if (begun_ < kBegun) {
-          ++begun_;
-          continue;
-        }
-        wait_for_copies<kBegun>();
-        complete();
-      }
+      each_stage<TArithmetic>(
+          product, [&](std::uint32_t split, std::uint32_t place, std::uint32_t joined) {
+            wait_barrier(sync_.weights_free[stage_.place], stage_.parity);
+            std::uint32_t to = ring_ + stage_.place * sheet_stage_bytes<TArithmetic>(kTiles) +
+                               TArithmetic::kJoined * kWarps * step_bytes(TArithmetic::kFormat);
+#pragma unroll 1
+            for (std::uint32_t i = 0; i < joined; ++i) {
+              copy_step(to, rows, first, scales, product.first_step(split + i) + place, head.rows);
+              to += sheet_rows_bytes(kForm, kTiles);
+            }
+            commit_copies();
+            stage_.next();
+            if (begun_ < kBegun) {
+              ++begun_;
+              return;
+            }
+            wait_for_copies<kBegun>();
+            complete();
+          });
     }
+  }
+  // The columns of one step.
+  __device__ __forceinline__ void copy_step(std::uint32_t to, const SheetRows& rows,
+                                            const std::uint32_t (&first)[kCopies],
+                                            const std::uint32_t* scales, std::uint32_t step,
+                                            std::uint32_t count) const {
+    const std::uint32_t left = count - min(count, lane_ / kParts);
+    const std::uint32_t tiles = (count + kRowsOfTile - 1) / kRowsOfTile;
+    const std::uint32_t at = to + lane_ % kParts * kCorePitch + lane_ / kParts * 16;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kCopies; ++i) {
+      if (i < tiles * kOfTile)
+        copy_16(at + i / kOfTile * cores_bytes(kForm) + i % kOfTile * (kRows * 16),
+                rows.data + first[i] + step * (kStepColumns * value_bytes(kForm)),
+                i * kRows < left ? 16 : 0);
+    }
+    if (kForm == RowForm::fp8 && lane_ < tiles * kRowsOfTile)
+      copy_4(to + kTiles * cores_bytes(kForm) + lane_ * 4,
+             scales + step / (kFp8Group / kStepColumns), lane_ < count ? 4 : 0);
   }
   __device__ __forceinline__ void complete_all() {
     if (begun_ == 0) return;
@@ -165,8 +181,9 @@ class SheetScout {
   std::uint32_t amax_to_ = 0;       // where it is to go; 0: it is there
 };
 
-// Tells other blocks what is stored. Who stores the last of an item's activations lifts its rows.
-template <class TSync>
+// Tells other blocks what is stored. Who stores the last of an item's activations makes its rows
+// ready.
+template <RowForm kForm, class TSync>
 class SheetFinisher {
  public:
   __device__ SheetFinisher(const Call& call, TSync sync, Shared& shared)
@@ -221,13 +238,8 @@ class SheetFinisher {
     }
     synchronise<2, kFinishers * 32>();
     if (segment.completes == 0) return;
-    const RowsOf rows = rows_of_act(call_);
-    for (std::uint32_t row = warp_; row < segment.rows; row += kFinishers) {
-      const std::uint32_t slot = segment.slot[row];
-      lift_row<4>(call_.args.shape, rows, slot,
-                  call_.work.lifted_act + std::uint64_t{slot} * rows.columns,
-                  call_.work.act_amax + slot);
-    }
+    for (std::uint32_t row = warp_; row < segment.rows; row += kFinishers)
+      make_act_row<kForm>(call_, segment.slot[row]);
     synchronise<2, kFinishers * 32>();
     if (leads) add_release(count, 1);
   }

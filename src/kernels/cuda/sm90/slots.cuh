@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/sm90/call.hpp"
 #include "kernels/cuda/sm90/ptx.cuh"
-#include "kernels/cuda/sm90/rows_lifted.cuh"
+#include "kernels/cuda/sm90/sheet_rows.cuh"
 
 namespace moxie::cuda::sm90 {
 
@@ -33,10 +33,10 @@ __device__ inline std::uint32_t running_sum(std::uint32_t value) {
   return value + sum;
 }
 
-// Wide items read weights once for more rows: they are worth it where 8 rows would read noticeably
-// more. Sheets are also where experts have 1.5 rows, since nothing is put into place for an item
-// and no sums meet in memory; where those cost most, always. With fewer rows long sheets end
-// unevenly.
+// Wide items, which run as sheets, read weights once for more rows: they are worth it where 8 rows
+// would read noticeably more. They also are where experts have 1.5 rows, since nothing is put into
+// place for an item and no sums meet in memory; where those cost most, always. With fewer rows long
+// sheets end unevenly.
 __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
                                   std::uint32_t experts) {
   __shared__ std::uint32_t narrow;
@@ -56,7 +56,6 @@ __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
   }
   __syncthreads();
   if (narrow > wide + wide / 8) return true;
-  if (!call.sheets) return false;
   return call.experts.down.steps < kShortSteps || 2 * rows >= 3 * busy;
 }
 
@@ -114,26 +113,24 @@ __device__ inline void put_slot(const Call& call, const std::uint32_t* first_ite
   call.work.items[first_items[expert] + place / item_rows].slot[place % item_rows] = slot;
 }
 
-// A warp of prepare_slots lifts a row of x.
-inline constexpr std::uint32_t kRowsOfLifter = kSlotThreads / 32;
-inline std::uint32_t lifting_blocks(std::uint32_t tokens) {
-  return (tokens + kRowsOfLifter - 1) / kRowsOfLifter;
-}
-__device__ inline void lift_x(const Call& call, std::uint32_t row) {
-  if (row >= call.tokens) return;
-  const RowsOf rows = rows_of_x(call);
-  lift_row<4>(call.args.shape, rows, row, call.work.lifted_x + std::uint64_t{row} * rows.columns,
-              call.work.x_amax + row);
+// A warp of prepare_slots makes a row of x ready.
+inline constexpr std::uint32_t kRowsOfBlock = kSlotThreads / 32;
+inline std::uint32_t row_blocks(std::uint32_t tokens) {
+  return (tokens + kRowsOfBlock - 1) / kRowsOfBlock;
 }
 
-// One block; where rows are lifted, others behind it do that.
-template <bool kLifts>
+// One block; where sheets want rows, others behind it make them.
+template <RowForm kForm>
 __global__ void __launch_bounds__(kSlotThreads) prepare_slots(const __grid_constant__ Call call) {
   extern __shared__ std::uint32_t counts[];
   launch_dependents();
-  if (kLifts && blockIdx.x > 0) {
-    wait_for_previous();
-    return lift_x(call, (blockIdx.x - 1) * kRowsOfLifter + threadIdx.x / 32);
+  if constexpr (kForm != RowForm::none) {
+    if (blockIdx.x > 0) {
+      wait_for_previous();
+      const std::uint32_t row = (blockIdx.x - 1) * kRowsOfBlock + threadIdx.x / 32;
+      if (row < call.tokens) make_x_row<kForm>(call, row);
+      return;
+    }
   }
   const auto experts = static_cast<std::uint32_t>(call.args.shape.local_experts);
   for (std::uint32_t expert = threadIdx.x; expert < experts; expert += kSlotThreads)

@@ -1,27 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// What entered the down product, for whoever checks it: quantised again as the product had it.
+// What entered the down product, for whoever checks it.
 #pragma once
 
 #include "kernels/cuda/sm90/call.hpp"
+#include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/rows.cuh"
 
 namespace moxie::cuda::sm90 {
 
-// Grid: any; slots that are not computed are left alone.
-__global__ void __launch_bounds__(kThreads) tap_acts(const __grid_constant__ Call call) {
+// Grid: any; a warp takes a slot. Slots that are not computed are left alone; where sheets were
+// made ready, that has tapped them.
+__global__ void __launch_bounds__(kThreads)
+    tap_acts(const __grid_constant__ Call call, bool may_be_sheets) {
   wait_for_previous();
-  const RowsOf rows = rows_of_act(call);
-  for (std::uint32_t slot = blockIdx.x; slot < call.slots; slot += gridDim.x) {
-    if (call.work.expert_of_slot[slot] < 0) continue;
-    float* to = call.args.act_tap + std::uint64_t{slot} * rows.columns;
-    for (std::uint32_t first = 0; first < rows.columns; first += kThreads * kChunk) {
-      const std::uint32_t column = first + threadIdx.x * kChunk;
-      float values[kChunk] = {};
-      if (column < rows.columns) rows.load(slot, column, values);
-      quantise_chunk(call.args.shape.act_format, values);
-      if (column >= rows.columns) continue;
-      for (unsigned i = 0; i < kChunk; ++i) to[column + i] = values[i];
-    }
+  if (may_be_sheets && call.work.progress->wide != 0) return;
+  for (std::uint32_t slot = blockIdx.x * kWarps + threadIdx.x / 32; slot < call.slots;
+       slot += gridDim.x * kWarps) {
+    if (call.work.expert_of_slot[slot] >= 0) tap_row(call, slot);
   }
 }
 
