@@ -40,11 +40,15 @@ std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t rows, Memory& mem
   memory.sums = kSharedBytes;
   memory.rows = memory.sums + kSumsBuffers * kSumsBytes;
   memory.row_scales = 0;  // none
-  return memory.rows + rows * std::max(memory.row_bytes[0], memory.row_bytes[1]);
+  memory.second_row = rows * std::max(memory.row_bytes[0], memory.row_bytes[1]);
+  return memory.rows + memory.second_row + (rows == 1 ? memory.row_bytes[1] : 0);
 }
 
-constexpr Family kFamily{
-    .variants = kVariants, .small = kSmall, .lay_out = lay_out, .sheets = true};
+constexpr Family kFamily{.variants = kVariants,
+                         .small = kSmall,
+                         .lay_out = lay_out,
+                         .sheets = true,
+                         .units_alone = true};
 
 }  // namespace
 

@@ -29,7 +29,8 @@ struct Family {
   std::span<const Variant> small;     // of small calls
   // Fills what lies before the ring, for items of so many rows; where that ends.
   std::uint32_t (*lay_out)(const ExpertsShape& shape, std::uint32_t rows, Memory& memory);
-  bool sheets = false;  // wide items run as sheets of lifted rows
+  bool sheets = false;       // wide items run as sheets of lifted rows
+  bool units_alone = false;  // see small_stream.cuh
 };
 
 void run(const Family& family, const ExpertsArgs& args);
