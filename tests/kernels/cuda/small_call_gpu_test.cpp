@@ -70,6 +70,34 @@ TEST_P(FewSlots, HaveTheBitsOfALargeCallForEveryRoutingAndCount) {  // 64 slots,
   }
 }
 
+// Of one token, which kernels may hand out unit by unit: also where a block does all of them, or a
+// few, and where rows are longer than what a warp looks at in one go.
+TEST_P(FewSlots, OfOneTokenHaveTheBitsOfALargeCallOnAnyNumberOfBlocks) {
+  for (const std::uint64_t inter : {1088U, 2304U}) {
+    const Experts experts = random_experts({.format = any_format(),
+                                            .act_format = any_act(),
+                                            .hidden = 320,
+                                            .inter = inter,
+                                            .experts = 9,
+                                            .local = 7,
+                                            .top_k = 6},
+                                           random_);
+    const ExpertsThere there(*kernel_, experts);
+    for (const Ids ids : {Ids::uniform, Ids::masked, Ids::duplicates}) {
+      const ExpertsCall large = random_call(experts.shape, 70, ids, random_);
+      const ExpertsResult expected = run_on_device(there, large);
+      const ExpertsCall call = first_of(large, 1, 6);
+      SCOPED_TRACE(trace({}, call, ids) + ", inter " + std::to_string(inter));
+      for (const unsigned max_sms : {1U, 2U, 7U, 0U}) {
+        const auto poison = static_cast<std::byte>(random_());
+        expect_first_of(run_on_device(there, call, {.poison = poison, .max_sms = max_sms}),
+                        expected);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_P(FewSlots, HaveTheBitsOfALargeCallForHundredsOfExperts) {  // 512: a limit
   for (const std::uint64_t experts : {511U, 512U, 513U}) {
     compare(experts_of(8, experts, experts - 2), 8, Ids::uniform);

@@ -40,6 +40,7 @@ class Multiplier {
         multiply<kGateUp>(segment);
       } else {
         multiply<kDown>(segment);
+        if (TSync::kSmall) arrive(sync_.row_free[downs_++ % 2]);
       }
       arrive(sync_.segment_free[at.place]);
     }
@@ -56,13 +57,15 @@ class Multiplier {
 
   template <std::uint32_t kPhase>
   __device__ void multiply(Segment& segment) {
+    multiply_.find(segment);
     if (segment.same_rows == 0) {
       synchronise<1, kThreads>();  // nobody needs the rows before them any more
       multiply_.template bring<kPhase>(segment);
-    } else {
+      if (TSync::kSmall) synchronise<1, kThreads>();
+    } else if (kPhase == kGateUp) {
       multiply_.keep(segment);
     }
-    synchronise<1, kThreads>();
+    if (!TSync::kSmall) synchronise<1, kThreads>();
     if (TSync::kSmall && kPhase == kDown) note_begin(segment);
     __syncwarp();
     const std::uint32_t units = segment.end - segment.unit;
@@ -73,7 +76,8 @@ class Multiplier {
   TSync sync_;
   Shared& shared_;
   Multiply<TArithmetic, TSync> multiply_;
-  std::uint32_t turn_ = 0;  // of the chunk that is begun next
+  std::uint32_t turn_ = 0;   // of the chunk that is begun next
+  std::uint32_t downs_ = 0;  // segments of down so far
 };
 
 // kPlaces: stages of weights in flight.
@@ -101,7 +105,8 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
         feed_stored<Stages>(call, sync, base + memory.ring, shared.queue);
       }
     } else if (warp == kScout && kStart == Start::small) {
-      SmallScout<Stages, BlockSync> scout(call, sync, shared);
+      SmallScout<Stages, BlockSync, TArithmetic::kLifts> scout(call, sync, shared,
+                                                               base + memory.rows);
       scout.rehearse();
       wait_for_previous();
       scout.run();

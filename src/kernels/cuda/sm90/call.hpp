@@ -72,6 +72,7 @@ struct Memory {
   std::uint32_t sums;          // where the partial sums start
   std::uint32_t rows;          // the activations
   std::uint32_t row_scales;    // their scales in FP8
+  std::uint32_t second_row;    // of units alone: place for a row while another one is in use
   std::uint32_t ring;          // the stages in flight
 };
 
@@ -94,6 +95,7 @@ struct Call {
   std::uint32_t item_capacity = 0;
   std::uint32_t wide_rows = 0;  // of a wide item; 0: there are none
   bool wide_acts = false;       // act is f32
+  bool units_alone = false;     // a call of one token whose chunks are single units
   Powers powers;
 };
 

@@ -41,7 +41,8 @@ std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t rows, Memory& mem
   memory.sums = kSharedBytes;
   memory.rows = memory.sums + kSumsBuffers * kSumsBytes;
   memory.row_scales = 0;  // none
-  return memory.rows + rows * std::max(memory.row_bytes[0], memory.row_bytes[1]);
+  memory.second_row = rows * std::max(memory.row_bytes[0], memory.row_bytes[1]);
+  return memory.rows + memory.second_row + (rows == 1 ? memory.row_bytes[1] : 0);
 }
 
 std::uint32_t bytes_of_sheets(BlockFormat format, const Variant& variant) {
@@ -54,7 +55,8 @@ constexpr Family kFamily{.variants = kVariants,
                          .small = kSmall,
                          .lay_out = lay_out,
                          .sheet_bytes = bytes_of_sheets,
-                         .form = RowForm::fp16};
+                         .form = RowForm::fp16,
+                         .units_alone = true};
 
 }  // namespace
 

@@ -31,7 +31,7 @@ class Multiply<Fp16<kFormat>, TSync> {
   template <std::uint32_t kPhase>
   __device__ void bring(Segment& segment) {
     const RowsOf rows = kPhase == kGateUp ? rows_of_x(call_) : rows_of_act(call_);
-    const RowPlace place{.to = rows_,
+    const RowPlace place{.to = rows_ + rows_at_,
                          .row_bytes = call_.memory.row_bytes[kPhase],
                          .count = segment.rows,
                          .row = segment.row(),
@@ -44,6 +44,9 @@ class Multiply<Fp16<kFormat>, TSync> {
     if (multiplier_thread() < segment.rows)
       shared_.amax[multiplier_thread()] = segment.amax[multiplier_thread()];
   }
+
+  // Where the rows of a segment are, or go to.
+  __device__ __forceinline__ void find(const Segment& segment) { rows_at_ = segment.rows_at; }
 
   // The rows of the segment before this one are its own.
   __device__ void keep(Segment& segment) const {
@@ -59,7 +62,8 @@ class Multiply<Fp16<kFormat>, TSync> {
     const std::uint32_t row_bytes = call_.memory.row_bytes[kPhase];
     // Lanes of rows for which there is no room read others; nobody wants what they get.
     const std::uint32_t row = min(lane_ / 4, call_.memory.row_count - 1);
-    std::uint32_t rows = rows_ + row * row_bytes + lane_offset(kFormat, lane_) +
+    std::uint32_t rows = rows_ + (TSync::kSmall ? rows_at_ : 0) + row * row_bytes +
+                         lane_offset(kFormat, lane_) +
                          product.first_step(split) * (kStepColumns * 2);
     float sums[2][1][4] = {};
 #pragma unroll 2
@@ -88,6 +92,7 @@ class Multiply<Fp16<kFormat>, TSync> {
   std::uint32_t lane_;
   std::uint32_t sums_;  // the lane's, in the first buffer
   std::uint32_t rows_;
+  std::uint32_t rows_at_ = 0;
   RingReader<kWarps * step_bytes(kFormat), TSync> ring_;
   Place<kSumsBuffers> turn_{.parity = 1};
 };

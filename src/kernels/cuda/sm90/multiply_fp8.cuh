@@ -39,6 +39,7 @@ class Multiply<Fp8, TSync> {
     fence_for_tensor_cores();
   }
 
+  __device__ __forceinline__ void find(const Segment& /*segment*/) {}
   __device__ void keep(Segment& /*segment*/) const {}
 
   template <std::uint32_t kPhase>

@@ -94,6 +94,18 @@ __device__ __forceinline__ void wait_barrier(std::uint32_t barrier, std::uint32_
       "r"(parity), "r"(kSleepMostNs)
       : "memory");
 }
+// Whether it is open now.
+__device__ __forceinline__ bool is_open(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t open;
+  asm volatile(
+      "{.reg .pred open;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 open, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, open;\n}"
+      : "=r"(open)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return open != 0;
+}
 // Global to shared memory by the copy engine; the bytes count at the barrier.
 __device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, std::uint32_t bytes,
                                           std::uint32_t barrier, std::uint64_t policy) {

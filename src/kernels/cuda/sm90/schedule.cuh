@@ -35,18 +35,31 @@ class Schedule {
  public:
   std::uint32_t units[3];
 
-  // Units of an item, gate and up's and down's. The rest is one chunk for every block, or, where
-  // the grain is fine, chunks of one unit.
+  // Units of an item, gate and up's and down's; whether a chunk is always one. The rest is one
+  // chunk for every block, or, where the grain is fine, chunks of one unit.
   __device__ Schedule(const Call& call, std::uint32_t items, std::uint32_t gate_up_units,
-                      std::uint32_t down_units, Grain grain)
-      : grain_(grain), items_(items), of_item_{gate_up_units, down_units} {
+                      std::uint32_t down_units, Grain grain, bool alone)
+      : grain_(grain), alone_(alone), items_(items), of_item_{gate_up_units, down_units} {
     const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
     units[kGateUp] = items * gate_up_units;
     units[kDown] = items * down_units;
     units[kCombine] = call.tokens * ((hidden + kCombineColumns - 1) / kCombineColumns);
   }
 
+  // Of one unit each, item after item: the first activations are there long before the last.
+  __device__ Chunk unit_alone(std::uint32_t ticket) const {
+    if (ticket < units[kGateUp]) return {kGateUp, ticket, ticket + 1};
+    ticket -= units[kGateUp];
+    if (ticket < units[kDown]) return {kDown, ticket, ticket + 1};
+    ticket -= units[kDown];
+    const std::uint32_t chunks = min(units[kCombine], gridDim.x);
+    if (ticket >= chunks) return {kNothing, 0, 0};
+    return {kCombine, start_of(units[kCombine], ticket, chunks),
+            start_of(units[kCombine], ticket + 1, chunks)};
+  }
+
   __device__ Chunk chunk(std::uint32_t ticket) const {
+    if (alone_) return unit_alone(ticket);
 #pragma unroll
     for (std::uint32_t phase = 0; phase < 3; ++phase) {
       std::uint32_t first = 0;
@@ -114,6 +127,7 @@ class Schedule {
   }
 
   Grain grain_;
+  bool alone_;
   std::uint32_t items_;
   std::uint32_t of_item_[2];  // units
 };

@@ -44,6 +44,7 @@ struct Segment {
   std::uint32_t there;      // a bit for each that is there
   std::uint32_t same_rows;  // as the segment before it
   std::uint32_t completes;  // 1: the last of its item that is stored
+  std::uint32_t rows_at;    // where its rows are, in bytes behind where rows start
   std::uint32_t slot[kMostRows];
   std::uint32_t amax[kMostRows];  // of the rows, as the bits of an f32
 
@@ -114,7 +115,8 @@ enum class Start : std::uint8_t { late, early, small };
 // All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial
 // sums. `full` opens when a place may be read, `free` when it may be written again; `chunk_begun`
 // when those that multiply have come to a chunk behind their first, `items_full` when the items of
-// a small call are known.
+// a small call are known, `row_free` when activations of a small call have been multiplied that lie
+// in one of two places.
 template <int kStages, Start kHow>
 struct Sync {
   static constexpr int kPlaces = kStages;  // of the ring of weights
@@ -129,6 +131,7 @@ struct Sync {
   Barriers<kSumsBuffers> sums_full;
   Barriers<kSumsBuffers> sums_free;
   Barriers<1> items_full;
+  Barriers<2> row_free;
 
   __device__ explicit Sync(std::uint32_t base)
       : weights_full{base},
@@ -139,8 +142,9 @@ struct Sync {
         segment_free{segment_full.end()},
         sums_full{segment_free.end()},
         sums_free{sums_full.end()},
-        items_full{sums_free.end()} {
-    static_assert((2 * kStages + 2 * Queue::kSize + 2 * kSegments + 2 * kSumsBuffers + 1) * 8 <=
+        items_full{sums_free.end()},
+        row_free{items_full.end()} {
+    static_assert((2 * kStages + 2 * Queue::kSize + 2 * kSegments + 2 * kSumsBuffers + 3) * 8 <=
                   kSharedBytes - kBarriers);
   }
   __device__ void init() const {
@@ -155,6 +159,7 @@ struct Sync {
     sums_full.init(32 * kWarps);
     sums_free.init(32 * kFinishers);
     items_full.init(32);
+    row_free.init(32 * kWarps);
     fence_barriers();
   }
 };

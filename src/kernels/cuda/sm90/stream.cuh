@@ -66,9 +66,16 @@ struct StoredItems {
 
 template <class TStages>
 __device__ __forceinline__ Schedule schedule_of(const Call& call, std::uint32_t items) {
-  return {call, items, TStages::units_of(call.experts.gate_up),
-          TStages::units_of(call.experts.down), TStages::kGrain};
+  return {call,
+          items,
+          TStages::units_of(call.experts.gate_up),
+          TStages::units_of(call.experts.down),
+          TStages::kGrain,
+          TStages::kGrain == Grain::coarse && call.units_alone};
 }
+
+inline constexpr std::uint32_t kAhead = 3;  // chunks of single units that nobody has begun
+static_assert(kAhead < Queue::kSize);
 
 // By one thread: takes the block's chunks behind this one, and copies what all of them read.
 template <class TStages, class TSync, class TItems>
@@ -76,26 +83,31 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
                             Chunk chunk, const TItems& items) {
   const std::uint64_t policy = evict_first();
   const Schedule schedule = schedule_of<TStages>(call, items.count);
+  // Chunks that are taken before anybody begins the first of them. A block starts with two, but not
+  // in a small call that has nothing else for it than to wait; of single units it takes more.
   const bool waits_at_once = TSync::kSmall && chunk.phase != kGateUp;
+  const bool alone = TSync::kSmall && call.units_alone && !waits_at_once;
+  const std::uint32_t ahead = waits_at_once ? 0 : alone ? kAhead : 1;
   Place<TSync::kPlaces> at{.parity = 1};  // the ring is empty
   Place<Queue::kSize> turn;
   Place<Queue::kSize> begun;
+  std::uint32_t ticket = 0;  // of the next chunk
   for (std::uint32_t number = 0;; ++number) {
     if (number > 0) {
-      // The chunk before has been begun: no block holds more than it must. It starts with two, but
-      // not in a small call that has nothing else for it than to wait.
-      if (number > 1 || waits_at_once) {
+      if (number > ahead) {                      // no block holds more than it must
         if (TSync::kSmall) launch_dependents();  // it takes a while: see below
         wait_barrier(sync.chunk_begun[begun.place], begun.parity);
         begun.next();
       }
-      chunk = schedule.chunk(take_ticket(call));
+      chunk = schedule.chunk(alone ? ticket : take_ticket(call));
     }
     queue.chunks[turn.place] = chunk;
     arrive(sync.chunk_full[turn.place]);
     turn.next();
     // Nothing is left but what blocks work on: whoever comes next may get ready.
     if (chunk.phase == kNothing) return launch_dependents();
+    // The next one's number is on its way while this one's weights are asked for.
+    if (alone) ticket = take_ticket(call);
     if (chunk.phase == kCombine) continue;
     const Product& product = product_of(call, chunk.phase);
     const std::uint32_t units = TStages::units_of(product);
@@ -134,11 +146,13 @@ struct Head {
   std::uint32_t item = 0;
   std::uint32_t expert = 0;
   std::uint32_t rows = 0;
+  std::uint32_t rows_at = 0;
 };
 __device__ __forceinline__ void put_head(const Head& head, Segment& to) {
   to.phase = head.phase, to.chunk = head.chunk, to.begins = head.begins;
   to.unit = head.unit, to.end = head.end;
   to.item = head.item, to.expert = head.expert, to.rows = head.rows;
+  to.rows_at = head.rows_at;
   to.there = static_cast<std::uint32_t>((std::uint64_t{1} << head.rows) - 1);
 }
 
