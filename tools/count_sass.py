@@ -67,7 +67,7 @@ LIMITS = {
     ("experts", "fp16", "nvfp4", 24): (2.04, 0.62),
     ("experts", "fp16", "mxfp4", 32): (2.83, 0.75),
     ("experts", "fp16", "nvfp4", 32): (2.04, 0.62),
-    ("experts", "fp8", "mxfp4", 8): (1.73, 0.57),
+    ("experts", "fp8", "mxfp4", 8): (1.73, 0.58),
     ("experts", "fp8", "mxfp4", 16): (1.85, 0.54),
     ("experts", "fp8", "mxfp4", 24): (2.24, 0.54),
     ("experts", "fp8", "mxfp4", 32): (2.68, 0.54),

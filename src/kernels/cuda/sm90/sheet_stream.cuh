@@ -61,10 +61,7 @@ class SheetScout {
   __device__ void run() {
     const auto next = [this](Head head) {
       add_item(call_, head);
-      // Not all of an item's slots are rows, but all are there: it is not known yet how many count.
-      const bool multiplies = head.phase == kGateUp || head.phase == kDown;
-      const bool in_item = multiplies && lane_ < kTiles * kRowsOfTile;
-      publish(head, in_item ? call_.work.items[head.item].slot[lane_] : 0);
+      publish(head);
     };
     each_segment<Stages>(call_, sync_, shared_.queue, next, [this] { complete_all(); });
   }
@@ -78,13 +75,17 @@ class SheetScout {
   static constexpr std::uint32_t kBegun = 2;  // stages whose rows are on their way
   static_assert(kBegun < TSync::kPlaces);
 
-  // `slot`: of the lane's row.
-  __device__ void publish(const Head& head, std::uint32_t slot) {
+  __device__ void publish(const Head& head) {
     const bool multiplies = head.phase == kGateUp || head.phase == kDown;
-    complete_all();  // while the item comes
-    const bool has_row = multiplies && lane_ < head.rows;
+    // Not all of an item's slots are rows, but all are there: they come with the number of rows.
+    // FP8 has no registers for that.
+    const std::uint32_t capacity = kForm == RowForm::fp16 ? kTiles * kRowsOfTile : head.rows;
+    const bool in_item = multiplies && lane_ < capacity;
+    const std::uint32_t slot = in_item ? call_.work.items[head.item].slot[lane_] : 0;
     const std::uint32_t row =
         head.phase == kGateUp ? slot / static_cast<std::uint32_t>(call_.args.shape.top_k) : slot;
+    complete_all();  // while the item comes
+    const bool has_row = multiplies && lane_ < head.rows;
     if (head.phase == kDown)  // its rows are ready
       wait_for_count(call_.work.gate_up_units + head.item, call_.experts.gate_up.units + 1);
     const SheetRows rows = head.phase == kGateUp ? sheet_x<kForm>(call_) : sheet_act<kForm>(call_);
@@ -96,8 +97,8 @@ class SheetScout {
     at_.next();
     if (!multiplies) return;
     // Its largest magnitude is needed with the results: it comes with the first stage.
-    if (has_row && kForm == RowForm::fp16)
-      amax_ = __ldcg(rows.beside + row), amax_to_ = shared_address(to.amax + lane_);
+    if constexpr (kForm == RowForm::fp16)
+      if (has_row) amax_ = __ldcg(rows.beside + row), amax_to_ = shared_address(to.amax + lane_);
     copy_rows(head, rows, row);
   }
 
@@ -162,7 +163,8 @@ class SheetScout {
 
   // The rows of the oldest stage are there, for the tensor cores too.
   __device__ __forceinline__ void complete() {
-    if (amax_to_ != 0) store_shared1(amax_to_, amax_), amax_to_ = 0;
+    if constexpr (kForm == RowForm::fp16)
+      if (amax_to_ != 0) store_shared1(amax_to_, amax_), amax_to_ = 0;
     fence_for_tensor_cores();
     arrive(sync_.weights_full[complete_.place]);
     complete_.next();
@@ -194,7 +196,8 @@ class SheetFinisher {
       wait_barrier(sync_.segment_full[at.place], at.parity);
       Segment& segment = shared_.segments[at.place];
       if (segment.phase == kNothing) return;
-      if (warp_ == 0 && segment.phase != kCombine) prefetch_biases(segment);
+      if constexpr (kForm == RowForm::fp16)  // FP8 has no registers for it
+        if (warp_ == 0 && segment.phase != kCombine) prefetch_biases(segment);
       wait_barrier(sync_.segment_stored[at.place], at.parity);
       const bool leads = warp_ == 0 && threadIdx.x % 32 == 0;
       if (segment.phase == kGateUp) {

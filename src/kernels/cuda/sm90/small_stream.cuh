@@ -92,7 +92,7 @@ class SmallScout {
       to.slot[at] = slot, to.row()[at] = head.phase == kGateUp ? lane_ : slot;
     if (multiplies && lane_ < head.rows) to.amax[lane_] = 0;
     if (kLifts && call_.units_alone && head.phase == kDown) {
-      if (++downs_ % 2 == 1) head.rows_at = call_.memory[0].second_row;
+      if (++downs_ % 2 == 1) head.rows_at = call_.memory.second_row;
       __syncwarp();
       same = bring(to.slot[0], rows_ + head.rows_at, to.amax[0]);
     }
