@@ -104,6 +104,7 @@ struct ExpertRowsArgs {
   unsigned max_sms = 0;         // as in ExpertsArgs
   void* stream = nullptr;       // as in ExpertsArgs
   int* launch_error = nullptr;  // as in ExpertsArgs
+  unsigned threads = 1;
 };
 
 // Where the scale of a row's first columns lies among code_scales.

@@ -128,7 +128,8 @@ CallStatus MoeLayer::State::run_rows(const RowsIo& io, std::span<std::byte> work
       .flags = io.flags,
       .max_sms = spec.max_sms,
       .stream = stream,
-      .launch_error = &error};
+      .launch_error = &error,
+      .threads = threads};
   find_rows_kernel(plan.target)->run(choices);
   auto* sum = reinterpret_cast<float*>(base + at.sum);
   ExpertsArgs args = args_of(rank, {.x = io.x, .y = io.y, .flags = io.flags});

@@ -64,13 +64,14 @@ std::vector<float> y_of(Call call) {
   return call.y;
 }
 
+// `most`: rows of an expert.
 void expect_equal_bits(const MoeModel& model, const PlanOptions& options, unsigned rank,
-                       std::mt19937_64& random) {
+                       std::mt19937_64& random, std::uint64_t most = 5) {
   const ShardPlan plan = make_plan(model, options);
   const MoeLayer layer = rank_layer(model, plan, rank);
   for (const bool apart : {false, true}) {
     for (const ScaleOrder order : {ScaleOrder::rows, ScaleOrder::columns}) {
-      DispatchedRows rows = test::dispatched_rows(plan, rank, 5, apart, random);
+      DispatchedRows rows = test::dispatched_rows(plan, rank, most, apart, random);
       const Fp8Rows fp8 = test::fp8_rows(rows, order, random() % 3 * 5, random);
       const std::vector<float> y = y_of({layer, rows, fp8});
       EXPECT_TRUE(std::ranges::none_of(y, [](float v) { return v != v; }))
@@ -101,6 +102,11 @@ TEST(Fp8Rows, MayEndInFewerThan128Columns) {
       expect_equal_bits(*RigModel({.format = format, .hidden = hidden, .inter = 64, .experts = 3}),
                         {}, 0, random);
   }
+}
+
+TEST(Fp8Rows, MayBeManyEnoughForSeveralThreads) {
+  std::mt19937_64 random(std::random_device{}());
+  expect_equal_bits(*RigModel({.hidden = 2880, .inter = 64, .experts = 3}), {}, 0, random, 80);
 }
 
 // Memory that is theirs ends with what somebody owns: a sanitizer sees who looks farther.

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <numeric>
 
+#include "base/parallel.hpp"
 #include "formats/bf16.hpp"
 #include "formats/e4m3.hpp"
 
@@ -24,24 +25,33 @@ constexpr std::array<float, 256> e4m3_values() {
 float rounded(float value, float /*type*/) { return value; }
 std::uint16_t rounded(float value, std::uint16_t /*type*/) { return encode_bf16(value); }
 
+template <class Element>
+void expand_row(const ExpertRowsArgs& args, std::uint64_t row) {
+  static constexpr std::array<float, 256> kValues = e4m3_values();
+  const std::uint64_t hidden = args.codes.cols;
+  const auto* codes =
+      static_cast<const std::uint8_t*>(args.codes.data) + row * args.codes.row_stride;
+  const float* scale = args.code_scales.data + first_code_scale(args, row);
+  Element* x = static_cast<Element*>(args.x.data) + row * hidden;
+  for (std::uint64_t first = 0; first < hidden; first += kScaledColumns) {
+    const std::uint64_t end = std::min(first + kScaledColumns, hidden);
+    for (std::uint64_t column = first; column < end; ++column)
+      x[column] = rounded(kValues[codes[column]] * *scale, Element{});
+    if (end < hidden) scale += args.code_scales.block_stride;
+  }
+}
+
 // Rows that are nobody's are not read.
 template <class Element>
 void expand(const ExpertRowsArgs& args) {
-  static constexpr std::array<float, 256> kValues = e4m3_values();
-  const std::uint64_t hidden = args.codes.cols;
-  for (std::uint64_t row = 0; row < args.rows; ++row) {
-    if (args.ids[row] < 0) continue;
-    const auto* codes =
-        static_cast<const std::uint8_t*>(args.codes.data) + row * args.codes.row_stride;
-    const float* scale = args.code_scales.data + first_code_scale(args, row);
-    Element* x = static_cast<Element*>(args.x.data) + row * hidden;
-    for (std::uint64_t first = 0; first < hidden; first += kScaledColumns) {
-      const std::uint64_t end = std::min(first + kScaledColumns, hidden);
-      for (std::uint64_t column = first; column < end; ++column)
-        x[column] = rounded(kValues[codes[column]] * *scale, Element{});
-      if (end < hidden) scale += args.code_scales.block_stride;
-    }
-  }
+  constexpr std::uint64_t kParallelWork = 100'000;  // values; below it threads cost more than help
+  const unsigned threads = args.rows * args.codes.cols < kParallelWork ? 1 : args.threads;
+  parallel_team(threads, [&](Team& team) {
+    team.for_ranges(args.rows, threads, [&](std::uint64_t first, std::uint64_t end) {
+      for (std::uint64_t row = first; row < end; ++row)
+        if (args.ids[row] >= 0) expand_row<Element>(args, row);
+    });
+  });
 }
 
 void run(const ExpertRowsArgs& args) {
