@@ -61,10 +61,7 @@ class SheetScout {
   __device__ void run() {
     const auto next = [this](Head head) {
       add_item(call_, head);
-      // Not all of an item's slots are rows, but all are there: it is not known yet how many count.
-      const bool multiplies = head.phase == kGateUp || head.phase == kDown;
-      const bool in_item = multiplies && lane_ < kTiles * kRowsOfTile;
-      publish(head, in_item ? call_.work.items[head.item].slot[lane_] : 0);
+      publish(head);
     };
     each_segment<Stages>(call_, sync_, shared_.queue, next, [this] { complete_all(); });
   }
@@ -78,9 +75,11 @@ class SheetScout {
   static constexpr std::uint32_t kBegun = 2;  // stages whose rows are on their way
   static_assert(kBegun < TSync::kPlaces);
 
-  // `slot`: of the lane's row.
-  __device__ void publish(const Head& head, std::uint32_t slot) {
+  __device__ void publish(const Head& head) {
     const bool multiplies = head.phase == kGateUp || head.phase == kDown;
+    // Not all of an item's slots are rows, but all are there: it is not known yet how many count.
+    const bool in_item = multiplies && lane_ < kTiles * kRowsOfTile;
+    const std::uint32_t slot = in_item ? call_.work.items[head.item].slot[lane_] : 0;
     complete_all();  // while the item comes
     const bool has_row = multiplies && lane_ < head.rows;
     const std::uint32_t row =
