@@ -15,22 +15,11 @@ namespace moxie {
 
 namespace {
 
-// What a source says of one expert, with the place where it names none.
-[[noreturn]] void rethrow_of(const Error& error, unsigned rank, std::uint64_t expert) {
+// The same error, whose findings say more of where they are.
+template <class Complete>
+[[noreturn]] void rethrow_from(const Error& error, const Complete& complete) {
   std::vector<Finding> findings = error.findings();
-  for (Finding& finding : findings) {
-    if (!finding.where.rank) finding.where.rank = rank;
-    if (!finding.where.expert) finding.where.expert = expert;
-  }
-  throw Error::of(error.code(), std::move(findings));
-}
-
-[[noreturn]] void rethrow_in(const Error& error, const BlobSource::InFile& file) {
-  std::vector<Finding> findings = error.findings();
-  for (Finding& finding : findings) {
-    finding.where.file = file.path.string();
-    finding.where.layer = file.layer;
-  }
+  for (Finding& finding : findings) complete(finding.where);
   throw Error::of(error.code(), std::move(findings));
 }
 
@@ -52,7 +41,10 @@ void pack_named(unsigned rank, std::uint64_t expert, const Write& write) {
   try {
     write();
   } catch (const Error& error) {
-    rethrow_of(error, rank, expert);
+    rethrow_from(error, [&](Place& where) {
+      if (!where.rank) where.rank = rank;
+      if (!where.expert) where.expert = expert;
+    });
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
@@ -81,7 +73,10 @@ PackLocal pack_in_parts(const ShardPlan& plan, const BlobSource& source) {
                   check_blob(plan, source.rank, source.experts.id(local), blob);
                 } catch (const Error& error) {
                   if (!source.in_file) throw;
-                  rethrow_in(error, *source.in_file);
+                  rethrow_from(error, [&](Place& where) {
+                    where.file = source.in_file->path.string();
+                    where.layer = source.in_file->layer;
+                  });
                 }
               }};
 }

@@ -98,21 +98,21 @@ class Results {
   __device__ __forceinline__ void store_pair(std::uint32_t column, std::uint32_t slot, float upper,
                                              float lower) const {
     const ExpertsShape& shape = call_.args.shape;
+    const auto put = [](auto* to, auto first, auto second) {
+      store_written(to, first);
+      store_written(to + 8, second);
+    };
     if constexpr (kPhase == kDown) {
-      float* to = call_.work.down + std::uint64_t{slot} * shape.hidden + column;
-      store_written(to, upper);
-      store_written(to + 8, lower);
+      put(call_.work.down + std::uint64_t{slot} * shape.hidden + column, upper, lower);
       return;
     }
     const std::uint64_t at = std::uint64_t{slot} * shape.inter + column;
     if (call_.wide_acts) {
-      float* to = reinterpret_cast<float*>(call_.work.act) + at;
-      store_written(to, upper);
-      store_written(to + 8, lower);
+      put(reinterpret_cast<float*>(call_.work.act) + at, upper, lower);
     } else {
-      auto* to = reinterpret_cast<std::uint16_t*>(call_.work.act) + at;
-      store_written(to, __bfloat16_as_ushort(__float2bfloat16_rn(upper)));
-      store_written(to + 8, __bfloat16_as_ushort(__float2bfloat16_rn(lower)));
+      put(reinterpret_cast<std::uint16_t*>(call_.work.act) + at,
+          __bfloat16_as_ushort(__float2bfloat16_rn(upper)),
+          __bfloat16_as_ushort(__float2bfloat16_rn(lower)));
     }
   }
 
