@@ -140,7 +140,10 @@ int launch_first(const Call& call, bool small, RowForm form, unsigned most_block
     return launch(clear_call, static_cast<unsigned>(std::min<std::uint64_t>(blocks, most_blocks)),
                   kClearThreads, 0, stream, call, bytes);
   }
-  const unsigned others = form == RowForm::none ? 0 : row_blocks(call.tokens);
+  const unsigned others =
+      form == RowForm::none
+          ? 0
+          : row_blocks(form, call.tokens, static_cast<std::uint32_t>(call.args.shape.hidden));
   return launch(form == RowForm::fp16  ? prepare_slots<RowForm::fp16>
                 : form == RowForm::fp8 ? prepare_slots<RowForm::fp8>
                                        : prepare_slots<RowForm::none>,

@@ -144,30 +144,31 @@ __device__ __forceinline__ std::uint32_t coded_place(std::uint32_t column) {
   return column / 32 * 32 + column % 8 / 4 * 16 + column % 32 / 8 * 4 + column % 4;
 }
 
-// By one warp: a row's codes into `to`, where the row may lie already, and its scales.
+// By one warp: the codes of columns of a row, whole groups from `begin` on, into `to`, where the
+// row may lie already, and their scales.
 template <class TChunk, std::uint32_t kAtOnce>
 __device__ inline void code_row(const RowsOf& rows, std::uint32_t row, std::byte* to,
-                                std::uint32_t* scales) {
+                                std::uint32_t* scales, std::uint32_t begin, std::uint32_t end) {
   constexpr std::uint32_t kColumns = 32 * kChunk;  // of the warp
   const std::uint32_t lane = threadIdx.x % 32;
-  for (std::uint32_t first = 0; first < rows.columns; first += kAtOnce * kColumns) {
+  for (std::uint32_t first = begin; first < end; first += kAtOnce * kColumns) {
     TChunk loaded[kAtOnce] = {};
 #pragma unroll
     for (std::uint32_t i = 0; i < kAtOnce; ++i) {
       const std::uint32_t column = first + i * kColumns + lane * kChunk;
-      if (column < rows.columns) loaded[i].load(rows, row, column);
+      if (column < end) loaded[i].load(rows, row, column);
     }
     __syncwarp();  // others have read what this overwrites
 #pragma unroll
     for (std::uint32_t i = 0; i < kAtOnce; ++i) {
-      if (first + i * kColumns >= rows.columns) break;  // for all lanes
+      if (first + i * kColumns >= end) break;  // for all lanes
       float values[kChunk];
       loaded[i].unpack(values);
       const GroupScale group = group_scale(values, kFp8Group);
       std::uint32_t codes[2];
       codes_of(values, group, codes);
       const std::uint32_t column = first + i * kColumns + lane * kChunk;
-      if (column >= rows.columns) continue;
+      if (column >= end) continue;
       auto* at = reinterpret_cast<std::uint32_t*>(to + coded_place(column));
       at[0] = codes[0], at[4] = codes[1];
       if (column % kFp8Group == 0) scales[column / kFp8Group] = __float_as_uint(group.scale);

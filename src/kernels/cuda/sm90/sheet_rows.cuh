@@ -35,18 +35,29 @@ __device__ __forceinline__ SheetRows sheet_act(const Call& call) {
           words_beside(kForm, inter)};
 }
 
+// How many parts of a row of x warps make on their own: FP8's groups do not wait for each other,
+// and a row that one warp makes is on its way for longer than the choices are sorted.
+inline constexpr std::uint32_t kPartColumns = 1024;
+__host__ __device__ constexpr std::uint32_t parts_of_x(RowForm form, std::uint32_t hidden) {
+  return form == RowForm::fp16 ? 1 : (hidden + kPartColumns - 1) / kPartColumns;
+}
+
 // By one warp.
 template <RowForm kForm>
-__device__ inline void make_x_row(const Call& call, std::uint32_t row) {
+__device__ inline void make_x_part(const Call& call, std::uint32_t row, std::uint32_t part) {
   const RowsOf rows = rows_of_x(call);
   const SheetRows to = sheet_x<kForm>(call);
   if constexpr (kForm == RowForm::fp16) {
     lift_row<4>(call.args.shape, rows, row, reinterpret_cast<std::uint16_t*>(to.row(row)),
                 to.beside + row);
-  } else if (!rows.is_f32 && rows.aligned) {
-    code_row<Bf16Chunk, 8>(rows, row, to.row(row), to.beside + row * to.words);
   } else {
-    code_row<AnyChunk, 4>(rows, row, to.row(row), to.beside + row * to.words);
+    const std::uint32_t begin = part * kPartColumns;
+    const std::uint32_t end = min(begin + kPartColumns, rows.columns);
+    std::uint32_t* scales = to.beside + row * to.words;
+    if (!rows.is_f32 && rows.aligned)
+      code_row<Bf16Chunk, 4>(rows, row, to.row(row), scales, begin, end);
+    else
+      code_row<AnyChunk, 4>(rows, row, to.row(row), scales, begin, end);
   }
 }
 
@@ -60,7 +71,7 @@ __device__ inline void make_act_row(const Call& call, std::uint32_t slot) {
     lift_row<4>(call.args.shape, rows, slot, reinterpret_cast<std::uint16_t*>(to.row(slot)),
                 to.beside + slot);
   } else {
-    code_row<F32Chunk, 4>(rows, slot, to.row(slot), to.beside + slot * to.words);
+    code_row<F32Chunk, 4>(rows, slot, to.row(slot), to.beside + slot * to.words, 0, rows.columns);
   }
 }
 

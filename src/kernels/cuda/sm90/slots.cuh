@@ -113,10 +113,12 @@ __device__ inline void put_slot(const Call& call, const std::uint32_t* first_ite
   call.work.items[first_items[expert] + place / item_rows].slot[place % item_rows] = slot;
 }
 
-// A warp of prepare_slots makes a row of x ready.
-inline constexpr std::uint32_t kRowsOfBlock = kSlotThreads / 32;
-inline std::uint32_t row_blocks(std::uint32_t tokens) {
-  return (tokens + kRowsOfBlock - 1) / kRowsOfBlock;
+// So many warps of a block that makes rows of x take a part of one: more would wait for each other.
+__host__ __device__ constexpr std::uint32_t row_warps(RowForm form) {
+  return form == RowForm::fp16 ? 8 : kSlotThreads / 32;
+}
+inline std::uint32_t row_blocks(RowForm form, std::uint32_t tokens, std::uint32_t hidden) {
+  return (tokens * parts_of_x(form, hidden) + row_warps(form) - 1) / row_warps(form);
 }
 
 // One block; where sheets want rows, others behind it make them.
@@ -127,8 +129,12 @@ __global__ void __launch_bounds__(kSlotThreads) prepare_slots(const __grid_const
   if constexpr (kForm != RowForm::none) {
     if (blockIdx.x > 0) {
       wait_for_previous();
-      const std::uint32_t row = (blockIdx.x - 1) * kRowsOfBlock + threadIdx.x / 32;
-      if (row < call.tokens) make_x_row<kForm>(call, row);
+      const std::uint32_t warp = threadIdx.x / 32;
+      const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
+      const std::uint32_t parts = parts_of_x(kForm, hidden);
+      const std::uint32_t part = (blockIdx.x - 1) * row_warps(kForm) + warp;
+      if (warp < row_warps(kForm) && part < call.tokens * parts)
+        make_x_part<kForm>(call, part / parts, part % parts);
       return;
     }
   }
