@@ -32,6 +32,7 @@ class Multiplier {
       // What has to wait for its rows begins behind them: its block takes no other chunk before.
       if (!TSync::kSmall || segment.phase != kDown) note_begin(segment);
       __syncwarp();  // said aloud: it lets the compiler keep the ring's state in uniform registers
+      next_ = at;
       if (segment.phase == kCombine) {
         combine<TSync::kSmall>(
             call_, TSync::kSmall ? shared_.small.expert_of_slot : call_.work.expert_of_slot,
@@ -40,7 +41,6 @@ class Multiplier {
         multiply<kGateUp>(segment);
       } else {
         multiply<kDown>(segment);
-        if (TSync::kSmall) arrive(sync_.row_free[downs_++ % 2]);
       }
       arrive(sync_.segment_free[at.place]);
     }
@@ -58,7 +58,11 @@ class Multiplier {
   template <std::uint32_t kPhase>
   __device__ void multiply(Segment& segment) {
     multiply_.find(segment);
-    if (segment.same_rows == 0) {
+    if (kLooksAhead && kPhase == kDown && one_row()) {
+      // Nobody needs what lies there: all have brought the row that came in between.
+      multiply_.bring_one(segment, ahead_, there_);
+      synchronise<1, kThreads>();
+    } else if (segment.same_rows == 0) {
       synchronise<1, kThreads>();  // nobody needs the rows before them any more
       multiply_.template bring<kPhase>(segment);
       if (TSync::kSmall) synchronise<1, kThreads>();
@@ -68,16 +72,38 @@ class Multiplier {
     if (!TSync::kSmall) synchronise<1, kThreads>();
     if (TSync::kSmall && kPhase == kDown) note_begin(segment);
     __syncwarp();
+    if (kLooksAhead) look_ahead();
     const std::uint32_t units = segment.end - segment.unit;
     for (std::uint32_t unit = 0; unit < units; ++unit) multiply_.template unit<kPhase>();
+  }
+
+  static constexpr bool kLooksAhead = TSync::kSmall && TArithmetic::kLifts;
+
+  // Whether segments of down have one row, of which every thread takes one chunk.
+  __device__ __forceinline__ bool one_row() const {
+    return call_.units_alone && call_.args.shape.inter <= kThreads * kChunk;
+  }
+  // What the next segment has of activations comes while this one is multiplied, if it is known by
+  // then which it is.
+  __device__ __forceinline__ void look_ahead() {
+    there_ = false;
+    next_.next();
+    if (!__all_sync(0xFFFFFFFFU, is_open(sync_.segment_full[next_.place], next_.parity))) return;
+    const Segment& next = shared_.segments[next_.place];
+    if (next.phase != kDown || !one_row()) return;
+    ahead_ = multiply_.look_at(next);
+    there_ = true;
+    __syncwarp();
   }
 
   const Call& call_;
   TSync sync_;
   Shared& shared_;
+  Place<kSegments> next_;
+  uint4 ahead_ = make_uint4(0, 0, 0, 0);
+  bool there_ = false;  // ahead_ is the next segment's
   Multiply<TArithmetic, TSync> multiply_;
-  std::uint32_t turn_ = 0;   // of the chunk that is begun next
-  std::uint32_t downs_ = 0;  // segments of down so far
+  std::uint32_t turn_ = 0;  // of the chunk that is begun next
 };
 
 // kPlaces: stages of weights in flight.
@@ -105,8 +131,7 @@ __device__ __forceinline__ void run_block(const Call& call, Shared& shared, std:
         feed_stored<Stages>(call, sync, base + memory.ring, shared.queue);
       }
     } else if (warp == kScout && kStart == Start::small) {
-      SmallScout<Stages, BlockSync, TArithmetic::kLifts> scout(call, sync, shared,
-                                                               base + memory.rows);
+      SmallScout<Stages, BlockSync> scout(call, sync, shared);
       scout.rehearse();
       wait_for_previous();
       scout.run();

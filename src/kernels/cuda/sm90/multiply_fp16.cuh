@@ -45,6 +45,25 @@ class Multiply<Fp16<kFormat>, TSync> {
       shared_.amax[multiplier_thread()] = segment.amax[multiplier_thread()];
   }
 
+  // The thread's columns of a segment's only row of activations.
+  __device__ __forceinline__ uint4 look_at(const Segment& segment) const {
+    const std::uint64_t inter = call_.args.shape.inter;
+    const std::uint32_t column = multiplier_thread() * kChunk;
+    if (column >= inter) return make_uint4(0, 0, 0, 0);
+    return look(reinterpret_cast<const std::uint16_t*>(call_.work.act) + segment.slot[0] * inter +
+                column);
+  }
+  // The same into memory; `there`: `pairs` has been looked at.
+  __device__ __forceinline__ void bring_one(Segment& segment, uint4 pairs, bool there) {
+    if (!there) pairs = look_at(segment);
+    while (__any_sync(0xFFFFFFFFU, has_unwritten_halves(pairs))) pairs = look_at(segment);
+    const std::uint32_t amax = __reduce_max_sync(0xFFFFFFFFU, amax_bits(pairs));
+    if (lane_ == 0) atomicMax(segment.amax, amax);
+    synchronise<1, kThreads>();
+    const std::uint32_t column = multiplier_thread() * kChunk;
+    if (column < call_.args.shape.inter)
+      store_shared4(rows_ + rows_at_ + column * 2, lifted(pairs, row_scale(segment.amax[0]).lift));
+  }
   // Where the rows of a segment are, or go to.
   __device__ __forceinline__ void find(const Segment& segment) { rows_at_ = segment.rows_at; }
 

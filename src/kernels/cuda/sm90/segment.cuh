@@ -115,8 +115,7 @@ enum class Start : std::uint8_t { late, early, small };
 // All barriers of a block: of the ring of weights, the ring of segments, and the buffers of partial
 // sums. `full` opens when a place may be read, `free` when it may be written again; `chunk_begun`
 // when those that multiply have come to a chunk behind their first, `items_full` when the items of
-// a small call are known, `row_free` when activations of a small call have been multiplied that lie
-// in one of two places.
+// a small call are known.
 template <int kStages, Start kHow>
 struct Sync {
   static constexpr int kPlaces = kStages;  // of the ring of weights
@@ -131,7 +130,6 @@ struct Sync {
   Barriers<kSumsBuffers> sums_full;
   Barriers<kSumsBuffers> sums_free;
   Barriers<1> items_full;
-  Barriers<2> row_free;
 
   __device__ explicit Sync(std::uint32_t base)
       : weights_full{base},
@@ -142,9 +140,8 @@ struct Sync {
         segment_free{segment_full.end()},
         sums_full{segment_free.end()},
         sums_free{sums_full.end()},
-        items_full{sums_free.end()},
-        row_free{items_full.end()} {
-    static_assert((2 * kStages + 2 * Queue::kSize + 2 * kSegments + 2 * kSumsBuffers + 3) * 8 <=
+        items_full{sums_free.end()} {
+    static_assert((2 * kStages + 2 * Queue::kSize + 2 * kSegments + 2 * kSumsBuffers + 1) * 8 <=
                   kSharedBytes - kBarriers);
   }
   __device__ void init() const {
@@ -159,7 +156,6 @@ struct Sync {
     sums_full.init(32 * kWarps);
     sums_free.init(32 * kFinishers);
     items_full.init(32);
-    row_free.init(32 * kWarps);
     fence_barriers();
   }
 };

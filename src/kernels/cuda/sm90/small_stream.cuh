@@ -4,8 +4,8 @@
 //
 // A call of one token whose activations are bf16 has chunks of one unit each, item after item: most
 // of down's activations are there when a block comes to down, so it need not stand still between
-// the products. As every unit may have an item of its own, the warp that publishes segments puts
-// their activations into memory as well, two rows in turn, while others multiply.
+// the products. As every unit may have an item of its own, those that multiply load the row of the
+// next one meanwhile, and rows of down have two places in turn.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +44,11 @@ __device__ inline void feed_small(const Call& call, TSync sync, std::uint32_t ri
 // Of one or two tokens all rows of x are put into memory before the items are known, every token's
 // in its place, and stay there. Else a segment has its item's rows, one after another; who puts
 // activations there waits for them.
-template <class TStages, class TSync, bool kLifts>
+template <class TStages, class TSync>
 class SmallScout {
  public:
-  __device__ SmallScout(const Call& call, TSync sync, Shared& shared, std::uint32_t rows)
-      : call_(call), sync_(sync), shared_(shared), rows_(rows), lane_(threadIdx.x % 32) {}
+  __device__ SmallScout(const Call& call, TSync sync, Shared& shared)
+      : call_(call), sync_(sync), shared_(shared), lane_(threadIdx.x % 32) {}
 
   // See Scout.
   __device__ void rehearse() { publish_x(1); }
@@ -85,100 +85,20 @@ class SmallScout {
     const bool packed = head.phase == kDown || !in_place();
     const std::uint32_t at = packed ? __popc(tokens & ((1U << lane_) - 1)) : lane_;
     if (multiplies) head.rows = packed ? __popc(tokens) : call_.tokens;
-    bool same = head.phase == kGateUp && (!packed || tokens == last_tokens_);
+    const bool same = head.phase == kGateUp && (!packed || tokens == last_tokens_);
     last_tokens_ = head.phase == kGateUp ? tokens : 0;
     Segment& to = next();
     if (slot != SmallItem::kNone)
       to.slot[at] = slot, to.row()[at] = head.phase == kGateUp ? lane_ : slot;
     if (multiplies && lane_ < head.rows) to.amax[lane_] = 0;
-    if (kLifts && call_.units_alone && head.phase == kDown) {
-      if (++downs_ % 2 == 1) head.rows_at = call_.memory.second_row;
-      __syncwarp();
-      same = bring(to.slot[0], rows_ + head.rows_at, to.amax[0]);
-    }
+    if (call_.units_alone && head.phase == kDown && ++downs_ % 2 == 1)
+      head.rows_at = call_.memory.second_row;
     if (lane_ == 0) {
       put_head(head, to);
       if (!packed) to.there = tokens;
       to.same_rows = same ? 1 : 0;
     }
     hand_on();
-  }
-
-  // Puts the activations of a slot into memory, as lift_rows() has them. False if they are not all
-  // there, and those that multiply stand still or may do so soon: all of them together are quicker.
-  __device__ bool bring(std::uint32_t slot, std::uint32_t to, std::uint32_t& amax) {
-    constexpr std::uint32_t kAtOnce = 4;  // loads of a lane
-    constexpr std::uint32_t kColumns = 32 * kChunk;
-    const auto inter = static_cast<std::uint32_t>(call_.args.shape.inter);
-    const auto* from = reinterpret_cast<const std::uint16_t*>(call_.work.act) +
-                       std::uint64_t{slot} * inter + lane_ * kChunk;
-    to += lane_ * (kChunk * 2);
-    std::uint32_t left = inter - min(inter, lane_ * kChunk);  // columns from the lane's on
-    std::uint32_t most = 0;
-    std::uint32_t behind = 0;  // columns that lie in memory, not lifted
-    uint4 pairs[kAtOnce];
-#pragma unroll 1
-    for (;;) {
-#pragma unroll 1
-      for (;;) {
-        bool missing = false;
-#pragma unroll
-        for (std::uint32_t i = 0; i < kAtOnce; ++i) {
-          pairs[i] = make_uint4(0, 0, 0, 0);
-          if (i * kColumns < left) pairs[i] = look(from + i * kColumns);
-        }
-#pragma unroll
-        for (std::uint32_t i = 0; i < kAtOnce; ++i) missing |= has_unwritten_halves(pairs[i]);
-        if (!__any_sync(0xFFFFFFFFU, missing)) break;
-        if (downs_ == 1 || is_done(1)) return false;
-      }
-#pragma unroll
-      for (std::uint32_t i = 0; i < kAtOnce; ++i) most = max(most, amax_bits(pairs[i]));
-      if (behind == 0) wait_for_place();
-      if (behind + kAtOnce * kColumns >= inter) break;
-#pragma unroll
-      for (std::uint32_t i = 0; i < kAtOnce; ++i) store_shared4(to + i * (kColumns * 2), pairs[i]);
-      behind += kAtOnce * kColumns;
-      from += kAtOnce * kColumns;
-      to += kAtOnce * kColumns * 2;
-      left -= min(left, kAtOnce * kColumns);
-    }
-    most = __reduce_max_sync(0xFFFFFFFFU, most);
-    if (lane_ == 0) amax = most;
-    const float lift = row_scale(most).lift;
-#pragma unroll
-    for (std::uint32_t i = 0; i < kAtOnce; ++i) {
-      if (i * kColumns < left) store_shared4(to + i * (kColumns * 2), lifted(pairs[i], lift));
-    }
-#pragma unroll 4
-    for (; behind > 0; behind -= kColumns) {
-      to -= kColumns * 2;
-      store_shared4(to, lifted(load_shared4(to), lift));
-    }
-    __syncwarp();
-    return true;
-  }
-
-  // Until nobody needs what lies where the next row goes. The second of a block goes to where x is,
-  // which the segment before the first may still need; the others go where a row of down was.
-  __device__ __forceinline__ void wait_for_place() const {
-    if (downs_ == 2) {
-      const Place<kSegments> place = before(2);
-      wait_barrier(sync_.segment_free[place.place], place.parity);
-    } else if (downs_ > 2) {
-      wait_barrier(sync_.row_free[(downs_ + 1) % 2], (downs_ - 3) / 2 % 2);
-    }
-  }
-  // Whether the segment so many before the next one is.
-  __device__ __forceinline__ bool is_done(int count) const {
-    const Place<kSegments> place = before(count);
-    return is_open(sync_.segment_free[place.place], place.parity);
-  }
-  __device__ __forceinline__ Place<kSegments> before(int count) const {
-    Place<kSegments> place = at_;
-#pragma unroll
-    for (int i = count; i < static_cast<int>(kSegments); ++i) place.next();
-    return place;
   }
 
   __device__ __forceinline__ Segment& next() {
@@ -193,7 +113,6 @@ class SmallScout {
   const Call& call_;
   TSync sync_;
   Shared& shared_;
-  std::uint32_t rows_;  // where they start in shared memory
   std::uint32_t lane_;
   std::uint32_t downs_ = 0;        // segments of down so far, of units alone
   std::uint32_t last_tokens_ = 0;  // whose rows of x lie in memory, packed
