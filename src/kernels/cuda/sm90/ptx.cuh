@@ -144,6 +144,22 @@ __device__ __forceinline__ std::uint64_t evict_first() {
   return policy;
 }
 
+// A word that nothing writes while kernels run.
+__device__ __forceinline__ std::int32_t load_constant(const std::int32_t* from) {
+  std::int32_t v;
+  asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(v) : "l"(from));
+  return v;
+}
+// What was there before. In CUDA's atomicAdd() lanes join theirs, and wait for the result at once.
+__device__ __forceinline__ std::uint32_t add_relaxed(std::uint32_t* to, std::uint32_t value) {
+  std::uint32_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(to), "r"(value)
+               : "memory");
+  return before;
+}
+
 // D += A B: A 16 x 16 fp16, B 16 x 8 fp16, D 16 x 8 f32.
 __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                     std::uint32_t b1) {

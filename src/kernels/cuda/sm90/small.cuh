@@ -30,15 +30,42 @@ struct SmallScratch {
   std::uint32_t slots_of_expert[2][kSmallExperts];  // a bit each
 };
 
+// The layer's table, on its way before the ids may be read; by one warp.
+class LocalOfExpert {
+ public:
+  __device__ explicit LocalOfExpert(const Call& call) {
+    const std::uint32_t lane = threadIdx.x % 32;
+    const auto experts = static_cast<std::uint32_t>(call.args.shape.experts);
+#pragma unroll
+    for (std::uint32_t i = 0; i < kOfLane; ++i) {
+      const std::uint32_t expert = i * 32 + lane;
+      local_[i] = expert < experts ? load_constant(call.args.weights.local_of_expert + expert) : -1;
+    }
+  }
+  __device__ void put(SmallScratch& scratch) const {
+    const std::uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kOfLane; ++i) scratch.local_of_expert[i * 32 + lane] = local_[i];
+    __syncwarp();
+  }
+
+ private:
+  static constexpr std::uint32_t kOfLane = kSmallExperts / 32;
+  std::int32_t local_[kOfLane];
+};
+
 // By one warp, before the ids may be read.
-__device__ inline void reset_items(SmallItems& items, SmallScratch& scratch) {
+__device__ inline void reset_items(std::uint32_t tokens, SmallItems& items, SmallScratch& scratch) {
   const std::uint32_t lane = threadIdx.x % 32;
-  auto* masks = reinterpret_cast<uint4*>(scratch.slots_of_expert);
-  for (std::uint32_t i = lane; i < sizeof(scratch.slots_of_expert) / 16; i += 32)
-    masks[i] = make_uint4(0, 0, 0, 0);
-  for (std::uint32_t item = lane; item < kSmallSlots; item += 32) {
-    for (std::uint32_t token = 0; token < kRowsOfTile; ++token)
-      items.items[item].slot[token] = SmallItem::kNone;
+#pragma unroll
+  for (std::uint32_t item = 0; item < kSmallSlots; item += 32) {
+    auto* slots = reinterpret_cast<std::uint32_t*>(items.items[item + lane].slot);
+    slots[0] = slots[1] = ~0U;  // kNone
+  }
+  if (tokens > 1) {
+    auto* masks = reinterpret_cast<uint4*>(scratch.slots_of_expert);
+    for (std::uint32_t i = lane; i < sizeof(scratch.slots_of_expert) / 16; i += 32)
+      masks[i] = make_uint4(0, 0, 0, 0);
   }
   __syncwarp();
 }
@@ -62,66 +89,101 @@ __device__ __forceinline__ std::uint32_t leader_of(std::uint64_t slots, std::uin
   return leader;
 }
 
-// By one warp, once the ids may be read: every block finds the same. Without slots it reads none.
-__device__ inline void find_items(const Call& call, std::uint32_t slots, SmallItems& items,
-                                  SmallScratch& scratch) {
-  const std::uint32_t lane = threadIdx.x % 32;
-  const auto top_k = static_cast<std::uint32_t>(call.args.shape.top_k);
-  const auto experts = slots == 0 ? 0 : static_cast<std::uint32_t>(call.args.shape.experts);
-  // The table is on its way together with the ids.
-  constexpr std::uint32_t kOfLane = kSmallExperts / 32;
-  std::int32_t id[2];
+// By one warp, once the ids may be read: every block finds the same.
+class ItemFinder {
+ public:
+  __device__ ItemFinder(const Call& call, const LocalOfExpert& local, SmallItems& items,
+                        SmallScratch& scratch)
+      : call_(call), items_(items), scratch_(scratch), lane_(threadIdx.x % 32) {
+    const auto experts = static_cast<std::int32_t>(call.args.shape.experts);
+    std::int32_t id[2];
 #pragma unroll
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    const std::uint32_t slot = i * 32 + lane;
-    id[i] = slot < slots ? __ldcg(call.args.topk_ids + slot) : -1;
-  }
-  std::int32_t local[kOfLane];
+    for (std::uint32_t i = 0; i < 2; ++i)
+      id[i] = slot(i) < call.slots ? __ldcg(call.args.topk_ids + slot(i)) : -1;
+    local.put(scratch);
 #pragma unroll
-  for (std::uint32_t i = 0; i < kOfLane; ++i) {
-    const std::uint32_t expert = i * 32 + lane;
-    local[i] = expert < experts ? __ldcg(call.args.weights.local_of_expert + expert) : -1;
-  }
-#pragma unroll
-  for (std::uint32_t i = 0; i < kOfLane; ++i) scratch.local_of_expert[i * 32 + lane] = local[i];
-  __syncwarp();
-  std::int32_t expert[2];
-#pragma unroll
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    const bool known = id[i] >= 0 && id[i] < static_cast<std::int32_t>(experts);
-    expert[i] = known ? scratch.local_of_expert[id[i]] : -1;
-    items.expert_of_slot[i * 32 + lane] = expert[i];
-    if (expert[i] >= 0) atomicOr(&scratch.slots_of_expert[i][expert[i]], 1U << lane);
-    if (blockIdx.x > 0) continue;
-    // For whoever comes after this kernel.
-    if (!known && id[i] != -1) atomicOr(call.args.flags, kFlagBadExpertId);
-    if (i * 32 + lane < slots) call.work.expert_of_slot[i * 32 + lane] = expert[i];
-  }
-  __syncwarp();
-  std::uint32_t leader[2];
-  std::uint32_t leads[2];
-#pragma unroll
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    const std::uint32_t slot = i * 32 + lane;
-    leader[i] = kSmallSlots;
-    if (expert[i] >= 0) {
-      const std::uint64_t of_expert = std::uint64_t{scratch.slots_of_expert[1][expert[i]]} << 32 |
-                                      scratch.slots_of_expert[0][expert[i]];
-      leader[i] = leader_of(of_expert, slot, top_k);
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      const bool known = id[i] >= 0 && id[i] < experts;
+      expert_[i] = known ? scratch.local_of_expert[id[i]] : -1;
+      items.expert_of_slot[slot(i)] = expert_[i];
+      if (blockIdx.x > 0) continue;
+      // For whoever comes after this kernel.
+      if (!known && id[i] != -1) atomicOr(call.args.flags, kFlagBadExpertId);
+      if (slot(i) < call.slots) call.work.expert_of_slot[slot(i)] = expert_[i];
     }
-    leads[i] = __ballot_sync(0xFFFFFFFFU, leader[i] == slot);
   }
+
+  __device__ void find() {
+    if (call_.tokens == 1) {
+      find_of_one();
+    } else {
+      find_of_many();
+    }
+    __syncwarp();
+  }
+
+ private:
+  __device__ __forceinline__ std::uint32_t slot(std::uint32_t i) const { return i * 32 + lane_; }
+
+  // Items of the slots that lead one.
+  __device__ __forceinline__ void count(const bool (&leads)[2]) {
+    const std::uint32_t low = __ballot_sync(0xFFFFFFFFU, leads[0]);
+    const std::uint32_t high = __ballot_sync(0xFFFFFFFFU, leads[1]);
+    leads_ = std::uint64_t{high} << 32 | low;
+    if (lane_ == 0) items_.count = static_cast<std::uint32_t>(__popcll(leads_));
+  }
+  __device__ __forceinline__ SmallItem& item_of(std::uint32_t leader) {
+    return items_.items[__popcll(leads_ & ((1ULL << leader) - 1))];
+  }
+
+  // Every slot of a token has an item of its own.
+  __device__ __forceinline__ void find_of_one() {
+    const bool leads[2] = {expert_[0] >= 0, expert_[1] >= 0};
+    count(leads);
 #pragma unroll
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    if (expert[i] < 0) continue;
-    const std::uint32_t slot = i * 32 + lane;
-    const std::uint64_t all = std::uint64_t{leads[1]} << 32 | leads[0];
-    const auto item = static_cast<std::uint32_t>(__popcll(all & ((1ULL << leader[i]) - 1)));
-    items.items[item].slot[slot / top_k] = static_cast<std::uint8_t>(slot);
-    if (leader[i] == slot) items.items[item].expert = static_cast<std::uint32_t>(expert[i]);
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      if (!leads[i]) continue;
+      SmallItem& item = item_of(slot(i));
+      item.slot[0] = static_cast<std::uint8_t>(slot(i));
+      item.expert = static_cast<std::uint32_t>(expert_[i]);
+    }
   }
-  if (lane == 0) items.count = static_cast<std::uint32_t>(__popc(leads[0]) + __popc(leads[1]));
-  __syncwarp();
-}
+
+  __device__ __forceinline__ void find_of_many() {
+    const auto top_k = static_cast<std::uint32_t>(call_.args.shape.top_k);
+#pragma unroll
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      if (expert_[i] >= 0) atomicOr(&scratch_.slots_of_expert[i][expert_[i]], 1U << lane_);
+    }
+    __syncwarp();
+    std::uint32_t leader[2];
+    bool leads[2];
+#pragma unroll
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      leader[i] = kSmallSlots;
+      if (expert_[i] >= 0) {
+        const std::uint64_t slots = std::uint64_t{scratch_.slots_of_expert[1][expert_[i]]} << 32 |
+                                    scratch_.slots_of_expert[0][expert_[i]];
+        leader[i] = leader_of(slots, slot(i), top_k);
+      }
+      leads[i] = leader[i] == slot(i);
+    }
+    count(leads);
+#pragma unroll
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      if (expert_[i] < 0) continue;
+      SmallItem& item = item_of(leader[i]);
+      item.slot[slot(i) / top_k] = static_cast<std::uint8_t>(slot(i));
+      if (leads[i]) item.expert = static_cast<std::uint32_t>(expert_[i]);
+    }
+  }
+
+  const Call& call_;
+  SmallItems& items_;
+  SmallScratch& scratch_;
+  std::uint32_t lane_;
+  std::int32_t expert_[2];   // of the lane's slots, local; -1: masked
+  std::uint64_t leads_ = 0;  // a bit for each slot that leads an item
+};
 
 }  // namespace moxie::cuda::sm90

@@ -19,26 +19,22 @@
 
 namespace moxie::cuda::sm90 {
 
-// By one warp. It does it twice, without slots while what comes before this kernel still runs: its
-// instructions are at hand when it counts.
+// By one warp.
 template <class TStages, class TSync>
 __device__ inline void feed_small(const Call& call, TSync sync, std::uint32_t ring, Shared& shared,
                                   SmallScratch& scratch) {
   const bool leads = threadIdx.x % 32 == 0;
-  reset_items(shared.small, scratch);
-  Chunk chunk{};
-#pragma unroll 1
-  for (std::uint32_t slots = 0;; slots = call.slots) {
-    if (slots > 0) wait_for_previous();
-    // The first chunk's number is on its way together with the ids.
-    std::uint32_t ticket = 0;
-    if (leads && slots > 0) ticket = take_ticket(call);
-    find_items(call, slots, shared.small, scratch);
-    if (slots > 0) arrive(sync.items_full[0]);
-    chunk = schedule_of<TStages>(call, shared.small.count).chunk(ticket);
-    if (slots > 0) break;
-  }
-  if (leads) feed<TStages>(call, sync, ring, shared.queue, chunk, shared.small);
+  const LocalOfExpert local(call);
+  reset_items(call.tokens, shared.small, scratch);
+  wait_for_previous();
+  // The first chunk's number is on its way together with the ids.
+  std::uint32_t ticket = 0;
+  if (leads) ticket = take_ticket(call);
+  ItemFinder(call, local, shared.small, scratch).find();
+  arrive(sync.items_full[0]);
+  if (!leads) return;
+  const Chunk chunk = schedule_of<TStages>(call, shared.small.count).chunk(ticket);
+  feed<TStages>(call, sync, ring, shared.queue, chunk, shared.small);
 }
 
 // Of one or two tokens all rows of x are put into memory before the items are known, every token's

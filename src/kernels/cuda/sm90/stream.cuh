@@ -42,7 +42,7 @@ struct StagesOfUnits {
 };
 
 __device__ __forceinline__ std::uint32_t take_ticket(const Call& call) {
-  return atomicAdd(&call.work.progress->ticket, 1U);
+  return add_relaxed(&call.work.progress->ticket, 1);
 }
 
 // The items that prepare_slots() has stored, as the thread that takes chunks sees them.
@@ -91,7 +91,6 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
   Place<TSync::kPlaces> at{.parity = 1};  // the ring is empty
   Place<Queue::kSize> turn;
   Place<Queue::kSize> begun;
-  std::uint32_t ticket = 0;  // of the next chunk
   for (std::uint32_t number = 0;; ++number) {
     if (number > 0) {
       if (number > ahead) {                      // no block holds more than it must
@@ -99,15 +98,13 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
         wait_barrier(sync.chunk_begun[begun.place], begun.parity);
         begun.next();
       }
-      chunk = schedule.chunk(alone ? ticket : take_ticket(call));
+      chunk = schedule.chunk(take_ticket(call));
     }
     queue.chunks[turn.place] = chunk;
     arrive(sync.chunk_full[turn.place]);
     turn.next();
     // Nothing is left but what blocks work on: whoever comes next may get ready.
     if (chunk.phase == kNothing) return launch_dependents();
-    // The next one's number is on its way while this one's weights are asked for.
-    if (alone) ticket = take_ticket(call);
     if (chunk.phase == kCombine) continue;
     const Product& product = product_of(call, chunk.phase);
     const std::uint32_t units = TStages::units_of(product);
