@@ -85,32 +85,37 @@ class Finisher {
       const auto biases = results.biases(column);
       const std::uint32_t from =
           sums_ + turn_.place * (kSumsBytes / kJoined) + strip * kWarpSums + tile * kTileSums;
-      const float4 first = sum_of(from, product.splits / kJoined, apart);
-      const float4 second = paired ? sum_of(from + kTileSums, product.splits / kJoined, apart)
-                                   : make_float4(0, 0, 0, 0);
-      results.store(tokens, column, biases, {first.x, first.y, first.z, first.w},
-                    {second.x, second.y, second.z, second.w});
+      float sums[2][4] = {};
+      if (paired) {
+        add_splits<2>(from, product.splits / kJoined, apart, sums);
+      } else {
+        add_splits<1>(from, product.splits / kJoined, apart, sums);
+      }
+      results.store(tokens, column, biases, sums[0], sums[1]);
     }
   }
 
-  // Of the splits of one strip, a multiple of kAtOnce, in the order of their columns.
-  __device__ __forceinline__ static float4 sum_of(std::uint32_t from, std::uint32_t splits,
-                                                  std::uint32_t apart) {
+  // The splits of one strip, a multiple of kAtOnce, in the order of their columns; of so many tiles.
+  template <int kTiles>
+  __device__ __forceinline__ static void add_splits(std::uint32_t from, std::uint32_t splits,
+                                                    std::uint32_t apart, float (&sums)[2][4]) {
     constexpr std::uint32_t kAtOnce = 4 / kJoined;
-    float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 1
     for (std::uint32_t split = 0; split < splits; split += kAtOnce) {
-      uint4 values[kAtOnce];
+      uint4 values[kTiles][kAtOnce];
 #pragma unroll
-      for (std::uint32_t i = 0; i < kAtOnce; ++i) values[i] = load_shared4(from + i * apart);
+      for (std::uint32_t i = 0; i < kTiles * kAtOnce; ++i)
+        values[i / kAtOnce][i % kAtOnce] =
+            load_shared4(from + i / kAtOnce * kTileSums + i % kAtOnce * apart);
 #pragma unroll
-      for (std::uint32_t i = 0; i < kAtOnce; ++i) {
-        sum.x += __uint_as_float(values[i].x), sum.y += __uint_as_float(values[i].y);
-        sum.z += __uint_as_float(values[i].z), sum.w += __uint_as_float(values[i].w);
+      for (std::uint32_t i = 0; i < kTiles * kAtOnce; ++i) {
+        const uint4& value = values[i / kAtOnce][i % kAtOnce];
+        float(&sum)[4] = sums[i / kAtOnce];
+        sum[0] += __uint_as_float(value.x), sum[1] += __uint_as_float(value.y);
+        sum[2] += __uint_as_float(value.z), sum[3] += __uint_as_float(value.w);
       }
       from += kAtOnce * apart;
     }
-    return sum;
   }
 
   const Call& call_;

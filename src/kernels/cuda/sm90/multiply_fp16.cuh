@@ -76,7 +76,7 @@ class Multiply<Fp16<kFormat>, TSync> {
   template <std::uint32_t kPhase>
   __device__ __forceinline__ void unit() {
     const Product& product = product_of(call_, kPhase);
-    const std::uint32_t split = warp_ / product.strips_of_unit;
+    const std::uint32_t split = warp_ >> (__ffs(product.strips_of_unit) - 1);
     const std::uint32_t steps = product.steps_of(split);
     const std::uint32_t row_bytes = call_.memory.row_bytes[kPhase];
     // Lanes of rows for which there is no room read others; nobody wants what they get.

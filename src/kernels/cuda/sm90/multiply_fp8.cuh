@@ -50,8 +50,8 @@ class Multiply<Fp8, TSync> {
     const std::uint32_t strips = product.strips_of_unit;
     const std::uint32_t group = warp_ / 4;
     const std::uint32_t pairs = strips / 2;  // a power of two
-    const std::uint32_t joined = group / pairs;
-    const std::uint32_t strip = group % pairs * 2 + warp_ % 4 / 2;
+    const std::uint32_t joined = group >> (__ffs(pairs) - 1);
+    const std::uint32_t strip = (group & (pairs - 1)) * 2 + warp_ % 4 / 2;
     const std::uint32_t tile = warp_ % 2;
     const std::uint32_t split = 2 * joined;
     const std::uint32_t offset = (split * strips + strip) * step_bytes(Fp8::kFormat);
