@@ -57,10 +57,8 @@ class Multiplier {
 
   template <std::uint32_t kPhase>
   __device__ void multiply(Segment& segment) {
-    multiply_.find(segment);
-    if (kLooksAhead && kPhase == kDown && one_row()) {
-      // Nobody needs what lies there: all have brought the row that came in between.
-      multiply_.bring_one(segment, ahead_, there_);
+    if (kLooksAhead && kPhase == kDown && multiply_.at_once(segment.rows)) {
+      multiply_.bring_at_once(segment, ahead_, there_);
       synchronise<1, kThreads>();
     } else if (segment.same_rows == 0) {
       synchronise<1, kThreads>();  // nobody needs the rows before them any more
@@ -79,10 +77,6 @@ class Multiplier {
 
   static constexpr bool kLooksAhead = TSync::kSmall && TArithmetic::kLifts;
 
-  // Whether segments of down have one row, of which every thread takes one chunk.
-  __device__ __forceinline__ bool one_row() const {
-    return call_.units_alone && call_.args.shape.inter <= kThreads * kChunk;
-  }
   // What the next segment has of activations comes while this one is multiplied, if it is known by
   // then which it is.
   __device__ __forceinline__ void look_ahead() {
@@ -90,7 +84,7 @@ class Multiplier {
     next_.next();
     if (!__all_sync(0xFFFFFFFFU, is_open(sync_.segment_full[next_.place], next_.parity))) return;
     const Segment& next = shared_.segments[next_.place];
-    if (next.phase != kDown || !one_row()) return;
+    if (next.phase != kDown || !multiply_.at_once(next.rows)) return;
     ahead_ = multiply_.look_at(next);
     there_ = true;
     __syncwarp();

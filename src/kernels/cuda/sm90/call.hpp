@@ -36,6 +36,7 @@ struct Item {
 // Of a small call (see small.cuh).
 inline constexpr std::uint32_t kSmallSlots = 64;
 inline constexpr std::uint32_t kSmallExperts = 512;
+inline constexpr std::uint32_t kTokensInPlace = 2;  // up to so many: all rows of x stay in place
 
 inline constexpr std::uint32_t kFirstExperts = 12;
 
@@ -72,7 +73,6 @@ struct Memory {
   std::uint32_t sums;          // where the partial sums start
   std::uint32_t rows;          // the activations
   std::uint32_t row_scales;    // their scales in FP8
-  std::uint32_t second_row;    // of units alone: place for a row while another one is in use
   std::uint32_t ring;          // the stages in flight
 };
 
@@ -95,7 +95,7 @@ struct Call {
   std::uint32_t item_capacity = 0;
   std::uint32_t wide_rows = 0;  // of a wide item; 0: there are none
   bool wide_acts = false;       // act is f32
-  bool units_alone = false;     // a call of one token whose chunks are single units
+  bool units_alone = false;     // chunks are single units; see small_stream.cuh
   Powers powers;
 };
 

@@ -41,8 +41,7 @@ std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t rows, Memory& mem
   memory.sums = kSharedBytes;
   memory.rows = memory.sums + kSumsBuffers * kSumsBytes;
   memory.row_scales = 0;  // none
-  memory.second_row = rows * std::max(memory.row_bytes[0], memory.row_bytes[1]);
-  return memory.rows + memory.second_row + (rows == 1 ? memory.row_bytes[1] : 0);
+  return memory.rows + rows * std::max(memory.row_bytes[0], memory.row_bytes[1]);
 }
 
 std::uint32_t bytes_of_sheets(BlockFormat format, const Variant& variant) {

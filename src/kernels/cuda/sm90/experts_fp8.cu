@@ -38,7 +38,6 @@ std::uint32_t lay_out(const ExpertsShape& shape, std::uint32_t /*rows*/, Memory&
   memory.row_scales = memory.sums + kSumsBuffers * kSumsBytes / Fp8::kJoined;
   const std::uint64_t scales = std::uint64_t{most / kStepColumns} * kRowsOfTile * sizeof(float);
   memory.rows = memory.row_scales + static_cast<std::uint32_t>(round_up(scales, 128));
-  memory.second_row = 0;  // none
   return memory.rows + most / 32 * kFp8GroupBytes;
 }
 

@@ -170,8 +170,8 @@ void run(const Family& family, const ExpertsArgs& args) {
   const unsigned blocks = blocks_of(args);
   auto* stream = static_cast<cudaStream_t>(args.stream);
   const RowForm form = variant->wide > 0 ? family.form : RowForm::none;
-  call.units_alone = family.units_alone && args.tokens == 1 && is_small(args.shape, 1) &&
-                     args.shape.act_format == ActFormat::bf16;
+  call.units_alone = family.units_alone && args.tokens <= kTokensInPlace &&
+                     is_small(args.shape, args.tokens) && !call.wide_acts;
   const std::uint64_t most = piece_of(family, args.shape, args.tokens);
   for (std::uint64_t first = 0; first < args.tokens; first += most) {
     const std::uint64_t tokens = std::min(most, args.tokens - first);

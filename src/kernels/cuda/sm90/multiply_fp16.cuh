@@ -31,7 +31,7 @@ class Multiply<Fp16<kFormat>, TSync> {
   template <std::uint32_t kPhase>
   __device__ void bring(Segment& segment) {
     const RowsOf rows = kPhase == kGateUp ? rows_of_x(call_) : rows_of_act(call_);
-    const RowPlace place{.to = rows_ + rows_at_,
+    const RowPlace place{.to = rows_,
                          .row_bytes = call_.memory.row_bytes[kPhase],
                          .count = segment.rows,
                          .row = segment.row(),
@@ -45,27 +45,32 @@ class Multiply<Fp16<kFormat>, TSync> {
       shared_.amax[multiplier_thread()] = segment.amax[multiplier_thread()];
   }
 
-  // The thread's columns of a segment's only row of activations.
+  // Whether so many rows of activations are a chunk for every thread, each warp's of one row.
+  __device__ __forceinline__ bool at_once(std::uint32_t rows) const {
+    return rows * warps_of_row() <= kWarps && !call_.wide_acts;
+  }
+  // The thread's chunk of a segment's rows, which may not be there yet.
   __device__ __forceinline__ uint4 look_at(const Segment& segment) const {
     const std::uint64_t inter = call_.args.shape.inter;
-    const std::uint32_t column = multiplier_thread() * kChunk;
-    if (column >= inter) return make_uint4(0, 0, 0, 0);
-    return look(reinterpret_cast<const std::uint16_t*>(call_.work.act) + segment.slot[0] * inter +
-                column);
+    const std::uint32_t row = row_at_once();
+    const std::uint32_t column = column_at_once(row);
+    if (row >= segment.rows || column >= inter) return make_uint4(0, 0, 0, 0);
+    return look(reinterpret_cast<const std::uint16_t*>(call_.work.act) +
+                segment.slot[row] * inter + column);
   }
-  // The same into memory; `there`: `pairs` has been looked at.
-  __device__ __forceinline__ void bring_one(Segment& segment, uint4 pairs, bool there) {
+  // These rows into memory; `there`: `pairs` has been looked at.
+  __device__ __forceinline__ void bring_at_once(Segment& segment, uint4 pairs, bool there) {
+    const std::uint32_t row = row_at_once();
+    const std::uint32_t column = column_at_once(row);
     if (!there) pairs = look_at(segment);
     while (__any_sync(0xFFFFFFFFU, has_unwritten_halves(pairs))) pairs = look_at(segment);
     const std::uint32_t amax = __reduce_max_sync(0xFFFFFFFFU, amax_bits(pairs));
-    if (lane_ == 0) atomicMax(segment.amax, amax);
-    synchronise<1, kThreads>();
-    const std::uint32_t column = multiplier_thread() * kChunk;
-    if (column < call_.args.shape.inter)
-      store_shared4(rows_ + rows_at_ + column * 2, lifted(pairs, row_scale(segment.amax[0]).lift));
+    if (lane_ == 0 && row < segment.rows) atomicMax(segment.amax + row, amax);
+    synchronise<1, kThreads>();  // and nobody needs the rows before them any more
+    if (row < segment.rows && column < call_.args.shape.inter)
+      store_shared4(rows_ + row * call_.memory.row_bytes[kDown] + column * 2,
+                    lifted(pairs, row_scale(segment.amax[row]).lift));
   }
-  // Where the rows of a segment are, or go to.
-  __device__ __forceinline__ void find(const Segment& segment) { rows_at_ = segment.rows_at; }
 
   // The rows of the segment before this one are its own.
   __device__ void keep(Segment& segment) const {
@@ -81,8 +86,7 @@ class Multiply<Fp16<kFormat>, TSync> {
     const std::uint32_t row_bytes = call_.memory.row_bytes[kPhase];
     // Lanes of rows for which there is no room read others; nobody wants what they get.
     const std::uint32_t row = min(lane_ / 4, call_.memory.row_count - 1);
-    std::uint32_t rows = rows_ + (TSync::kSmall ? rows_at_ : 0) + row * row_bytes +
-                         lane_offset(kFormat, lane_) +
+    std::uint32_t rows = rows_ + row * row_bytes + lane_offset(kFormat, lane_) +
                          product.first_step(split) * (kStepColumns * 2);
     float sums[2][1][4] = {};
 #pragma unroll 2
@@ -104,6 +108,15 @@ class Multiply<Fp16<kFormat>, TSync> {
   }
 
  private:
+  static constexpr std::uint32_t kWarpColumns = 32 * kChunk;
+  __device__ __forceinline__ std::uint32_t warps_of_row() const {
+    return (static_cast<std::uint32_t>(call_.args.shape.inter) + kWarpColumns - 1) / kWarpColumns;
+  }
+  __device__ __forceinline__ std::uint32_t row_at_once() const { return warp_ / warps_of_row(); }
+  __device__ __forceinline__ std::uint32_t column_at_once(std::uint32_t row) const {
+    return (warp_ - row * warps_of_row()) * kWarpColumns + lane_ * kChunk;
+  }
+
   const Call& call_;
   TSync sync_;
   Shared& shared_;
@@ -111,7 +124,6 @@ class Multiply<Fp16<kFormat>, TSync> {
   std::uint32_t lane_;
   std::uint32_t sums_;  // the lane's, in the first buffer
   std::uint32_t rows_;
-  std::uint32_t rows_at_ = 0;
   RingReader<kWarps * step_bytes(kFormat), TSync> ring_;
   Place<kSumsBuffers> turn_{.parity = 1};
 };

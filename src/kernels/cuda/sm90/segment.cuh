@@ -44,7 +44,6 @@ struct Segment {
   std::uint32_t there;      // a bit for each that is there
   std::uint32_t same_rows;  // as the segment before it
   std::uint32_t completes;  // 1: the last of its item that is stored
-  std::uint32_t rows_at;    // where its rows are, in bytes behind where rows start
   std::uint32_t slot[kMostRows];
   std::uint32_t amax[kMostRows];  // of the rows, as the bits of an f32
 

@@ -2,10 +2,10 @@
 // The warps that run ahead in a small call: one finds out the items and takes chunks of them, one
 // sees to it that the rows of x are there before that is known, and publishes the segments.
 //
-// A call of one token whose activations are bf16 has chunks of one unit each, item after item: most
-// of down's activations are there when a block comes to down, so it need not stand still between
-// the products. As every unit may have an item of its own, those that multiply load the row of the
-// next one meanwhile, and rows of down have two places in turn.
+// Where activations are bf16 a call of one or two tokens has chunks of one unit each, item after
+// item: most of down's activations are there when a block comes to down, so it need not stand still
+// between the products. Every unit may then have an item of its own, and those that multiply load
+// its activations while they are at the one before.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ __device__ inline void feed_small(const Call& call, TSync sync, std::uint32_t ri
   feed<TStages>(call, sync, ring, shared.queue, chunk, shared.small);
 }
 
-// Of one or two tokens all rows of x are put into memory before the items are known, every token's
+// Of a few tokens all rows of x are put into memory before the items are known, every token's
 // in its place, and stay there. Else a segment has its item's rows, one after another; who puts
 // activations there waits for them.
 template <class TStages, class TSync>
@@ -56,7 +56,7 @@ class SmallScout {
   }
 
  private:
-  __device__ bool in_place() const { return call_.tokens <= 2; }
+  __device__ bool in_place() const { return call_.tokens <= kTokensInPlace; }
 
   // A segment of no units.
   __device__ void publish_x(std::uint32_t rows) {
@@ -87,8 +87,6 @@ class SmallScout {
     if (slot != SmallItem::kNone)
       to.slot[at] = slot, to.row()[at] = head.phase == kGateUp ? lane_ : slot;
     if (multiplies && lane_ < head.rows) to.amax[lane_] = 0;
-    if (call_.units_alone && head.phase == kDown && ++downs_ % 2 == 1)
-      head.rows_at = call_.memory.second_row;
     if (lane_ == 0) {
       put_head(head, to);
       if (!packed) to.there = tokens;
@@ -110,7 +108,6 @@ class SmallScout {
   TSync sync_;
   Shared& shared_;
   std::uint32_t lane_;
-  std::uint32_t downs_ = 0;        // segments of down so far, of units alone
   std::uint32_t last_tokens_ = 0;  // whose rows of x lie in memory, packed
   Place<kSegments> at_{.parity = 1};
 };

@@ -143,13 +143,11 @@ struct Head {
   std::uint32_t item = 0;
   std::uint32_t expert = 0;
   std::uint32_t rows = 0;
-  std::uint32_t rows_at = 0;
 };
 __device__ __forceinline__ void put_head(const Head& head, Segment& to) {
   to.phase = head.phase, to.chunk = head.chunk, to.begins = head.begins;
   to.unit = head.unit, to.end = head.end;
   to.item = head.item, to.expert = head.expert, to.rows = head.rows;
-  to.rows_at = head.rows_at;
   to.there = static_cast<std::uint32_t>((std::uint64_t{1} << head.rows) - 1);
 }
 
