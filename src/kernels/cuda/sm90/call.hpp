@@ -36,7 +36,8 @@ struct Item {
 // Of a small call (see small.cuh).
 inline constexpr std::uint32_t kSmallSlots = 64;
 inline constexpr std::uint32_t kSmallExperts = 512;
-inline constexpr std::uint32_t kTokensInPlace = 2;  // up to so many: all rows of x stay in place
+// In these calls, and in any whose chunks come in order, all rows of x stay in place.
+inline constexpr std::uint32_t kTokensInPlace = 2;
 
 inline constexpr std::uint32_t kFirstExperts = 12;
 
@@ -95,7 +96,7 @@ struct Call {
   std::uint32_t item_capacity = 0;
   std::uint32_t wide_rows = 0;  // of a wide item; 0: there are none
   bool wide_acts = false;       // act is f32
-  bool units_alone = false;     // chunks are single units; see small_stream.cuh
+  bool in_order = false;        // chunks are short, item after item; see small_stream.cuh
   Powers powers;
 };
 

@@ -55,7 +55,7 @@ constexpr Family kFamily{.variants = kVariants,
                          .lay_out = lay_out,
                          .sheet_bytes = bytes_of_sheets,
                          .form = RowForm::fp16,
-                         .units_alone = true};
+                         .in_order = true};
 
 }  // namespace
 

@@ -43,6 +43,13 @@ bool is_small(const ExpertsShape& shape, std::uint64_t tokens) {
          shape.experts <= kSmallExperts && shape.local_experts <= kSmallExperts;
 }
 
+// Whether an even routing leaves a block at most 5.5 units of gate and up, of which an item has so
+// many.
+bool has_few_units(const ExpertsArgs& args, std::uint64_t units, std::uint64_t blocks) {
+  const ExpertsShape& shape = args.shape;
+  return 2 * args.tokens * shape.top_k * shape.local_experts * units <= 11 * blocks * shape.experts;
+}
+
 // Null where not even the smallest fits.
 const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint64_t tokens,
                       Memory& memory, std::uint32_t& bytes) {
@@ -170,8 +177,8 @@ void run(const Family& family, const ExpertsArgs& args) {
   const unsigned blocks = blocks_of(args);
   auto* stream = static_cast<cudaStream_t>(args.stream);
   const RowForm form = variant->wide > 0 ? family.form : RowForm::none;
-  call.units_alone = family.units_alone && args.tokens <= kTokensInPlace &&
-                     is_small(args.shape, args.tokens) && !call.wide_acts;
+  call.in_order = family.in_order && !call.wide_acts && is_small(args.shape, args.tokens) &&
+                  has_few_units(args, call.experts.gate_up.units, blocks);
   const std::uint64_t most = piece_of(family, args.shape, args.tokens);
   for (std::uint64_t first = 0; first < args.tokens; first += most) {
     const std::uint64_t tokens = std::min(most, args.tokens - first);

@@ -25,7 +25,11 @@ class Multiply<Fp16<kFormat>, TSync> {
         lane_(threadIdx.x % 32),
         sums_(base + call.memory.sums + warp_ * kWarpSums + lane_ * 16),
         rows_(base + call.memory.rows),
-        ring_(sync, base + call.memory.ring) {}
+        row_(warp_ / warps_of_row()),
+        column_((warp_ - row_ * warps_of_row()) * kWarpColumns + lane_ * kChunk),
+        ring_(sync, base + call.memory.ring) {
+    asm volatile("" : "+r"(row_), "+r"(column_));  // not to be worked out anew for every segment
+  }
 
   // Rows of a segment into memory, behind a barrier that nobody needs the rows before them past.
   template <std::uint32_t kPhase>
@@ -52,24 +56,20 @@ class Multiply<Fp16<kFormat>, TSync> {
   // The thread's chunk of a segment's rows, which may not be there yet.
   __device__ __forceinline__ uint4 look_at(const Segment& segment) const {
     const std::uint64_t inter = call_.args.shape.inter;
-    const std::uint32_t row = row_at_once();
-    const std::uint32_t column = column_at_once(row);
-    if (row >= segment.rows || column >= inter) return make_uint4(0, 0, 0, 0);
+    if (row_ >= segment.rows || column_ >= inter) return make_uint4(0, 0, 0, 0);
     return look(reinterpret_cast<const std::uint16_t*>(call_.work.act) +
-                segment.slot[row] * inter + column);
+                segment.slot[row_] * inter + column_);
   }
   // These rows into memory; `there`: `pairs` has been looked at.
   __device__ __forceinline__ void bring_at_once(Segment& segment, uint4 pairs, bool there) {
-    const std::uint32_t row = row_at_once();
-    const std::uint32_t column = column_at_once(row);
     if (!there) pairs = look_at(segment);
     while (__any_sync(0xFFFFFFFFU, has_unwritten_halves(pairs))) pairs = look_at(segment);
     const std::uint32_t amax = __reduce_max_sync(0xFFFFFFFFU, amax_bits(pairs));
-    if (lane_ == 0 && row < segment.rows) atomicMax(segment.amax + row, amax);
+    if (lane_ == 0 && row_ < segment.rows) atomicMax(segment.amax + row_, amax);
     synchronise<1, kThreads>();  // and nobody needs the rows before them any more
-    if (row < segment.rows && column < call_.args.shape.inter)
-      store_shared4(rows_ + row * call_.memory.row_bytes[kDown] + column * 2,
-                    lifted(pairs, row_scale(segment.amax[row]).lift));
+    if (row_ < segment.rows && column_ < call_.args.shape.inter)
+      store_shared4(rows_ + row_ * call_.memory.row_bytes[kDown] + column_ * 2,
+                    lifted(pairs, row_scale(segment.amax[row_]).lift));
   }
 
   // The rows of the segment before this one are its own.
@@ -112,10 +112,6 @@ class Multiply<Fp16<kFormat>, TSync> {
   __device__ __forceinline__ std::uint32_t warps_of_row() const {
     return (static_cast<std::uint32_t>(call_.args.shape.inter) + kWarpColumns - 1) / kWarpColumns;
   }
-  __device__ __forceinline__ std::uint32_t row_at_once() const { return warp_ / warps_of_row(); }
-  __device__ __forceinline__ std::uint32_t column_at_once(std::uint32_t row) const {
-    return (warp_ - row * warps_of_row()) * kWarpColumns + lane_ * kChunk;
-  }
 
   const Call& call_;
   TSync sync_;
@@ -124,6 +120,8 @@ class Multiply<Fp16<kFormat>, TSync> {
   std::uint32_t lane_;
   std::uint32_t sums_;  // the lane's, in the first buffer
   std::uint32_t rows_;
+  std::uint32_t row_;     // of what the thread brings where all rows are brought at once
+  std::uint32_t column_;
   RingReader<kWarps * step_bytes(kFormat), TSync> ring_;
   Place<kSumsBuffers> turn_{.parity = 1};
 };

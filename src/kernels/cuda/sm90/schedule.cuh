@@ -35,23 +35,25 @@ class Schedule {
  public:
   std::uint32_t units[3];
 
-  // Units of an item, gate and up's and down's; whether a chunk is always one. The rest is one
+  // Units of an item, gate and up's and down's; whether chunks are short. The rest is one
   // chunk for every block, or, where the grain is fine, chunks of one unit.
   __device__ Schedule(const Call& call, std::uint32_t items, std::uint32_t gate_up_units,
-                      std::uint32_t down_units, Grain grain, bool alone)
-      : grain_(grain), alone_(alone), items_(items), of_item_{gate_up_units, down_units} {
+                      std::uint32_t down_units, Grain grain, bool in_order)
+      : grain_(grain), in_order_(in_order), items_(items), of_item_{gate_up_units, down_units} {
     const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
     units[kGateUp] = items * gate_up_units;
     units[kDown] = items * down_units;
     units[kCombine] = call.tokens * ((hidden + kCombineColumns - 1) / kCombineColumns);
+    if (!in_order) return;
+    gate_up_ = Short(units[kGateUp]);
+    down_ = Short(units[kDown]);
   }
 
-  // Of one unit each, item after item: the first activations are there long before the last.
-  __device__ Chunk unit_alone(std::uint32_t ticket) const {
-    if (ticket < units[kGateUp]) return {kGateUp, ticket, ticket + 1};
-    ticket -= units[kGateUp];
-    if (ticket < units[kDown]) return {kDown, ticket, ticket + 1};
-    ticket -= units[kDown];
+  __device__ Chunk short_chunk(std::uint32_t ticket) const {
+    if (ticket < gate_up_.chunks) return gate_up_.chunk(kGateUp, ticket, units[kGateUp]);
+    ticket -= gate_up_.chunks;
+    if (ticket < down_.chunks) return down_.chunk(kDown, ticket, units[kDown]);
+    ticket -= down_.chunks;
     const std::uint32_t chunks = min(units[kCombine], gridDim.x);
     if (ticket >= chunks) return {kNothing, 0, 0};
     return {kCombine, start_of(units[kCombine], ticket, chunks),
@@ -59,7 +61,7 @@ class Schedule {
   }
 
   __device__ Chunk chunk(std::uint32_t ticket) const {
-    if (alone_) return unit_alone(ticket);
+    if (in_order_) return short_chunk(ticket);
 #pragma unroll
     for (std::uint32_t phase = 0; phase < 3; ++phase) {
       std::uint32_t first = 0;
@@ -94,6 +96,21 @@ class Schedule {
   }
 
  private:
+  // Two chunks or more for every block, item after item: the first activations are there long
+  // before the last.
+  struct Short {
+    std::uint32_t units = 1;
+    std::uint32_t chunks = 0;
+    __device__ Short() {}
+    __device__ explicit Short(std::uint32_t all) : chunks(all) {
+      if (all < 4 * gridDim.x) return;
+      units = all / (2 * gridDim.x);
+      chunks = (all + units - 1) / units;
+    }
+    __device__ Chunk chunk(std::uint32_t phase, std::uint32_t number, std::uint32_t all) const {
+      return {phase, number * units, min((number + 1) * units, all)};
+    }
+  };
   // An item's units in equal parts, one for every block.
   struct Shares {
     std::uint32_t of_item;
@@ -127,9 +144,11 @@ class Schedule {
   }
 
   Grain grain_;
-  bool alone_;
+  bool in_order_;
   std::uint32_t items_;
   std::uint32_t of_item_[2];  // units
+  Short gate_up_;
+  Short down_;
 };
 
 // The chunks of a block in shared memory, from the thread that takes them to those that work on

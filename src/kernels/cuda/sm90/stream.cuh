@@ -71,10 +71,10 @@ __device__ __forceinline__ Schedule schedule_of(const Call& call, std::uint32_t 
           TStages::units_of(call.experts.gate_up),
           TStages::units_of(call.experts.down),
           TStages::kGrain,
-          TStages::kGrain == Grain::coarse && call.units_alone};
+          TStages::kGrain == Grain::coarse && call.in_order};
 }
 
-inline constexpr std::uint32_t kAhead = 3;  // chunks of single units that nobody has begun
+inline constexpr std::uint32_t kAhead = 3;  // short chunks that nobody has begun
 static_assert(kAhead < Queue::kSize);
 
 // By one thread: takes the block's chunks behind this one, and copies what all of them read.
@@ -84,10 +84,10 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
   const std::uint64_t policy = evict_first();
   const Schedule schedule = schedule_of<TStages>(call, items.count);
   // Chunks that are taken before anybody begins the first of them. A block starts with two, but not
-  // in a small call that has nothing else for it than to wait; of single units it takes more.
+  // in a small call that has nothing else for it than to wait; of short ones it takes more.
   const bool waits_at_once = TSync::kSmall && chunk.phase != kGateUp;
-  const bool alone = TSync::kSmall && call.units_alone && !waits_at_once;
-  const std::uint32_t ahead = waits_at_once ? 0 : alone ? kAhead : 1;
+  const bool in_order = TSync::kSmall && call.in_order && !waits_at_once;
+  const std::uint32_t ahead = waits_at_once ? 0 : in_order ? kAhead : 1;
   Place<TSync::kPlaces> at{.parity = 1};  // the ring is empty
   Place<Queue::kSize> turn;
   Place<Queue::kSize> begun;
