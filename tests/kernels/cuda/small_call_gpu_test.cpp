@@ -70,29 +70,32 @@ TEST_P(FewSlots, HaveTheBitsOfALargeCallForEveryRoutingAndCount) {  // 64 slots,
   }
 }
 
-// Of one token, which kernels may hand out unit by unit: also where a block does all of them, or a
-// few, and where rows are longer than what a warp looks at in one go.
-TEST_P(FewSlots, OfOneTokenHaveTheBitsOfALargeCallOnAnyNumberOfBlocks) {
-  for (const std::uint64_t inter : {1088U, 2304U}) {
+// Of which kernels may hand out short pieces where an even routing leaves little to do: also where
+// this routing does not, where a block does all of it, and where rows are longer than what a warp
+// looks at in one go.
+TEST_P(FewSlots, HaveTheBitsOfALargeCallOnAnyNumberOfBlocks) {
+  for (const std::uint64_t count : {9U, 300U}) {
     const Experts experts = random_experts({.format = any_format(),
                                             .act_format = any_act(),
                                             .hidden = 320,
-                                            .inter = inter,
-                                            .experts = 9,
+                                            .inter = count == 9 ? 1088U : 2304U,
+                                            .experts = count,
                                             .local = 7,
                                             .top_k = 6},
                                            random_);
     const ExpertsThere there(*kernel_, experts);
-    for (const Ids ids : {Ids::uniform, Ids::masked, Ids::duplicates}) {
+    for (const Ids ids : {Ids::uniform, Ids::masked, Ids::duplicates, Ids::one}) {
       const ExpertsCall large = random_call(experts.shape, 70, ids, random_);
       const ExpertsResult expected = run_on_device(there, large);
-      const ExpertsCall call = first_of(large, 1, 6);
-      SCOPED_TRACE(trace({}, call, ids) + ", inter " + std::to_string(inter));
-      for (const unsigned max_sms : {1U, 2U, 7U, 0U}) {
-        const auto poison = static_cast<std::byte>(random_());
-        expect_first_of(run_on_device(there, call, {.poison = poison, .max_sms = max_sms}),
-                        expected);
-        if (HasFailure()) return;
+      for (const std::uint64_t tokens : {1U, 2U, 5U, 8U}) {
+        const ExpertsCall call = first_of(large, tokens, 6);
+        SCOPED_TRACE(trace({}, call, ids) + ", experts " + std::to_string(count));
+        for (const unsigned max_sms : {1U, 2U, 7U, 0U}) {
+          const auto poison = static_cast<std::byte>(random_());
+          expect_first_of(run_on_device(there, call, {.poison = poison, .max_sms = max_sms}),
+                          expected);
+          if (HasFailure()) return;
+        }
       }
     }
   }

@@ -95,7 +95,8 @@ class Finisher {
     }
   }
 
-  // The splits of one strip, a multiple of kAtOnce, in the order of their columns; of so many tiles.
+  // The splits of one strip, a multiple of kAtOnce, in the order of their columns; of so many
+  // tiles.
   template <int kTiles>
   __device__ __forceinline__ static void add_splits(std::uint32_t from, std::uint32_t splits,
                                                     std::uint32_t apart, float (&sums)[2][4]) {

@@ -120,7 +120,7 @@ class Multiply<Fp16<kFormat>, TSync> {
   std::uint32_t lane_;
   std::uint32_t sums_;  // the lane's, in the first buffer
   std::uint32_t rows_;
-  std::uint32_t row_;     // of what the thread brings where all rows are brought at once
+  std::uint32_t row_;  // of what the thread brings where all rows are brought at once
   std::uint32_t column_;
   RingReader<kWarps * step_bytes(kFormat), TSync> ring_;
   Place<kSumsBuffers> turn_{.parity = 1};

@@ -2,10 +2,10 @@
 // The warps that run ahead in a small call: one finds out the items and takes chunks of them, one
 // sees to it that the rows of x are there before that is known, and publishes the segments.
 //
-// Where a block has few units, chunks are short and come item after item: most of down's activations
-// are there when a block comes to down, so it need not stand still between the products. Chunks may
-// then all be of different items, and those that multiply load the activations of the next one while
-// they are at the one before.
+// Where a block has few units, chunks are short and come item after item: most of down's
+// activations are there when a block comes to down, so it need not stand still between the
+// products. Chunks may then all be of different items, and those that multiply load the activations
+// of the next one while they are at the one before.
 #pragma once
 
 #include <cstdint>
