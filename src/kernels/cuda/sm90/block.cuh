@@ -72,7 +72,8 @@ class Multiplier {
     __syncwarp();
     if (kLooksAhead) look_ahead();
     const std::uint32_t units = segment.end - segment.unit;
-    for (std::uint32_t unit = 0; unit < units; ++unit) multiply_.template unit<kPhase>();
+    for (std::uint32_t unit = 0; unit < units; ++unit)
+      multiply_.template unit<kPhase>(segment.rows);
   }
 
   static constexpr bool kLooksAhead = TSync::kSmall && TArithmetic::kLifts;

@@ -40,6 +40,7 @@ class Multiply<Fp16<kFormat>, TSync> {
                          .count = segment.rows,
                          .row = segment.row(),
                          .amax = segment.amax};
+    clear_missing<kPhase>(segment.rows);
     // Activations of a small call come while this waits for them.
     constexpr bool kAwaits = TSync::kSmall && kPhase == kDown;
     stage_rows<kAwaits>(call_.args.shape.act_format, rows, place, multiplier_thread());
@@ -67,6 +68,7 @@ class Multiply<Fp16<kFormat>, TSync> {
     const std::uint32_t amax = __reduce_max_sync(0xFFFFFFFFU, amax_bits(pairs));
     if (lane_ == 0 && row_ < segment.rows) atomicMax(segment.amax + row_, amax);
     synchronise<1, kThreads>();  // and nobody needs the rows before them any more
+    clear_missing<kDown>(segment.rows);
     if (row_ < segment.rows && column_ < call_.args.shape.inter)
       store_shared4(rows_ + row_ * call_.memory.row_bytes[kDown] + column_ * 2,
                     lifted(pairs, row_scale(segment.amax[row_]).lift));
@@ -78,16 +80,30 @@ class Multiply<Fp16<kFormat>, TSync> {
       segment.amax[multiplier_thread()] = shared_.amax[multiplier_thread()];
   }
 
+  // Of a segment with so many rows.
   template <std::uint32_t kPhase>
-  __device__ __forceinline__ void unit() {
+  __device__ __forceinline__ void unit(std::uint32_t rows) {
+    if (rows >= call_.memory.row_count) {
+      unit_of<kPhase, true>(rows);
+    } else {
+      unit_of<kPhase, false>(rows);
+    }
+  }
+
+ private:
+  // kAll: of all rows for which there is room.
+  template <std::uint32_t kPhase, bool kAll>
+  __device__ __forceinline__ void unit_of(std::uint32_t row_count) {
     const Product& product = product_of(call_, kPhase);
     const std::uint32_t split = warp_ >> (__ffs(product.strips_of_unit) - 1);
     const std::uint32_t steps = product.steps_of(split);
     const std::uint32_t row_bytes = call_.memory.row_bytes[kPhase];
-    // Lanes of rows for which there is no room read others; nobody wants what they get.
+    // Lanes of rows for which there is no room read others, and nobody wants what they get; those
+    // of rows that are missing read zeros, one step's again and again, which cost the least power.
     const std::uint32_t row = min(lane_ / 4, call_.memory.row_count - 1);
+    const std::uint32_t step_bytes_of_row = kAll || row < row_count ? kStepColumns * 2 : 0;
     std::uint32_t rows = rows_ + row * row_bytes + lane_offset(kFormat, lane_) +
-                         product.first_step(split) * (kStepColumns * 2);
+                         product.first_step(split) * step_bytes_of_row;
     float sums[2][1][4] = {};
 #pragma unroll 2
     for (std::uint32_t step = 0; step < steps; ++step) {
@@ -96,7 +112,7 @@ class Multiply<Fp16<kFormat>, TSync> {
       operands.load_rows(rows, row_bytes);
       ring_.release();
       multiply(sums, operands, call_.powers);
-      rows += kStepColumns * 2;
+      rows += step_bytes_of_row;
     }
     if (steps < product.stages) ring_.skip();  // others have one more
     wait_barrier(sync_.sums_free[turn_.place], turn_.parity);
@@ -107,7 +123,16 @@ class Multiply<Fp16<kFormat>, TSync> {
     turn_.next();
   }
 
- private:
+  // Zeros of one step for rows that are missing.
+  template <std::uint32_t kPhase>
+  __device__ __forceinline__ void clear_missing(std::uint32_t rows) const {
+    constexpr std::uint32_t kPieces = kStepColumns * 2 / 16;  // of a step
+    const std::uint32_t row = multiplier_thread() / kPieces;
+    if (row < rows || row >= call_.memory.row_count) return;
+    store_shared4(rows_ + row * call_.memory.row_bytes[kPhase] + multiplier_thread() % kPieces * 16,
+                  make_uint4(0, 0, 0, 0));
+  }
+
   static constexpr std::uint32_t kWarpColumns = 32 * kChunk;
   __device__ __forceinline__ std::uint32_t warps_of_row() const {
     return (static_cast<std::uint32_t>(call_.args.shape.inter) + kWarpColumns - 1) / kWarpColumns;

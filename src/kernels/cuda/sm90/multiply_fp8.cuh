@@ -45,7 +45,7 @@ class Multiply<Fp8, TSync> {
   __device__ void keep(Segment& /*segment*/) const {}
 
   template <std::uint32_t kPhase>
-  __device__ __forceinline__ void unit() {
+  __device__ __forceinline__ void unit(std::uint32_t /*row_count*/) {
     const Product& product = product_of(call_, kPhase);
     const std::uint32_t strips = product.strips_of_unit;
     const std::uint32_t group = warp_ / 4;
