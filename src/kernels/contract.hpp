@@ -55,7 +55,9 @@ struct ExpertsWeights {
   const std::byte* blobs = nullptr;  // local expert l starts at blobs + l * stride; any alignment
   std::uint64_t stride = 0;
   BlobOffsets offsets;
-  const std::int32_t* local_of_expert = nullptr;  // [experts]; -1: another rank's
+  // [experts]; -1: another rank's. Written when the layer is made: kernels may read it while those
+  // in front of them still run.
+  const std::int32_t* local_of_expert = nullptr;
 };
 
 struct ExpertsArgs {
@@ -97,7 +99,6 @@ struct ExpertRowsArgs {
   RowBlockScales code_scales;                    // of the codes
   std::int32_t* ids = nullptr;                   // [rows] local experts; -1: the row is nobody's
   float* weights = nullptr;                      // [rows]
-  std::int32_t* local_of_expert = nullptr;       // [local_experts] 0, 1, 2, …
   // [rows, hidden] f32 or bf16, dense, aligned to 16 bytes: of the codes; nobody's rows stay.
   MutableMatrixRef x;
   std::uint32_t* flags = nullptr;

@@ -12,6 +12,7 @@ namespace moxie {
 
 DeviceExperts::DeviceExperts(const PackedExperts& packed,
                              std::span<const std::int32_t> local_of_expert,
+                             std::span<const std::int32_t> local_of_local,
                              const ExpertsKernel& kernel, const ExpertsShape& shape,
                              const BlobOffsets& offsets)
     : arrangement_(kernel.arrangement),
@@ -22,8 +23,10 @@ DeviceExperts::DeviceExperts(const PackedExperts& packed,
       packed_bytes_(packed.layout.stride),
       stride_(arrangement_ == nullptr ? packed_bytes_ : arrangement_->stride(shape, offsets)),
       blobs_(packed.experts.count() * stride_),
-      local_of_expert_(local_of_expert.size_bytes()) {
+      local_of_expert_(local_of_expert.size_bytes()),
+      local_of_local_(local_of_local.size_bytes()) {
   device::copy_to_device(local_of_expert_.data(), std::as_bytes(local_of_expert));
+  device::copy_to_device(local_of_local_.data(), std::as_bytes(local_of_local));
 }
 
 void DeviceExperts::finish(int code) {

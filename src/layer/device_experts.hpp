@@ -22,12 +22,17 @@ class DeviceExperts {
   // Room for the experts that `packed` names, whose blobs are not looked at. Errors:
   // Error(environment) MOXIE-E003, MOXIE-E005.
   DeviceExperts(const PackedExperts& packed, std::span<const std::int32_t> local_of_expert,
-                const ExpertsKernel& kernel, const ExpertsShape& shape, const BlobOffsets& offsets);
+                std::span<const std::int32_t> local_of_local, const ExpertsKernel& kernel,
+                const ExpertsShape& shape, const BlobOffsets& offsets);
 
   [[nodiscard]] const std::byte* blobs() const { return blobs_.data(); }
   [[nodiscard]] std::uint64_t stride() const { return stride_; }
   [[nodiscard]] const std::int32_t* local_of_expert() const {
     return reinterpret_cast<const std::int32_t*>(local_of_expert_.data());
+  }
+  // For choices among the local experts themselves.
+  [[nodiscard]] const std::int32_t* local_of_local() const {
+    return reinterpret_cast<const std::int32_t*>(local_of_local_.data());
   }
   // Fills all of the room. Errors: what `pack` throws; those of write(), the lowest expert's.
   void load(PackLocal pack, StagingMemory& staging);
@@ -50,6 +55,7 @@ class DeviceExperts {
   std::uint64_t stride_ = 0;
   device::Buffer blobs_;            // [local experts, stride]
   device::Buffer local_of_expert_;  // i32 [experts]
+  device::Buffer local_of_local_;   // i32 [local experts]
   mutable std::vector<std::byte> read_;
 };
 

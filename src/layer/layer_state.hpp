@@ -65,6 +65,7 @@ struct MoeLayer::State {
     std::span<std::byte> blobs;  // [local experts, stride], of either
     ExpertsShape shape;
     std::vector<std::int32_t> local_of_expert;  // [experts]
+    std::vector<std::int32_t> local_of_local;   // [local experts] 0, 1, 2, …: for rows
     DeviceExperts on_device;                    // on a GPU, where `packed` then holds no blobs
     ActScales scales;                           // of policy warmup
     bool empty = false;                         // owns no real part of the axis: all of it is zero

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -120,14 +121,17 @@ MoeLayer::State::HeldRank& MoeLayer::State::add_rank(PackedExperts header) {
   std::vector<std::int32_t> local(plan.experts, -1);
   for (std::uint64_t i = 0; i < rank.experts.count(); ++i)
     local[rank.experts.id(i)] = static_cast<std::int32_t>(i);
+  std::vector<std::int32_t> own(rank.experts.count());
+  std::iota(own.begin(), own.end(), 0);
   const ExpertsShape shape = experts_shape(plan, spec, rank);
   DeviceExperts on_device;
-  if (partials != nullptr) on_device = DeviceExperts(header, local, *kernel, shape, offsets);
+  if (partials != nullptr) on_device = DeviceExperts(header, local, own, *kernel, shape, offsets);
   held.push_back({.packed = std::move(header),
                   .memory = {},
                   .blobs = {},
                   .shape = shape,
                   .local_of_expert = std::move(local),
+                  .local_of_local = std::move(own),
                   .on_device = std::move(on_device),
                   .scales = {},
                   .empty = rank.slice.rows.count == Elems{0}});

@@ -15,7 +15,6 @@ namespace {
 struct RowsWorkspace {
   std::uint64_t ids = 0;
   std::uint64_t weights = 0;
-  std::uint64_t local_of_expert = 0;
   std::uint64_t x = 0;    // [rows, hidden] of FP8 rows, in values_type_of()
   std::uint64_t sum = 0;  // f32 [rows, hidden], where the kernel does not write y itself
   std::uint64_t kernel = 0;
@@ -44,7 +43,6 @@ RowsWorkspace carve(const ExpertsKernel& kernel, const ExpertsShape& shape, std:
   };
   at.ids = take(rows * sizeof(std::int32_t));
   at.weights = take(rows * sizeof(float));
-  at.local_of_expert = take(shape.local_experts * sizeof(std::int32_t));
   at.x = take(x_dtype == DType::f8_e4m3 ? rows * shape.hidden * (bits_of(values_type_of(shape)) / 8)
                                         : 0);
   at.sum = take(direct ? 0 : rows * shape.hidden * sizeof(float));
@@ -108,28 +106,26 @@ CallStatus MoeLayer::State::run_rows(const RowsIo& io, std::span<std::byte> work
   std::byte* base = align_up(workspace.data(), kWorkspaceAlign);
   int error = 0;
   const bool expands = io.x.dtype == DType::f8_e4m3 && !rank.empty;
-  const ExpertRowsArgs choices{
-      .rows = rows,
-      .local_experts = rank.shape.local_experts,
-      .rows_of_expert = io.rows_of_expert,
-      // Behind the last row there is room for nobody, however far.
-      .rows_apart = std::min(io.rows_apart, rows),
-      .row_scales = io.row_scales,
-      .codes = expands ? io.x : MatrixRef{},
-      .code_scales = io.x_scales,
-      .ids = reinterpret_cast<std::int32_t*>(base + at.ids),
-      .weights = reinterpret_cast<float*>(base + at.weights),
-      .local_of_expert = reinterpret_cast<std::int32_t*>(base + at.local_of_expert),
-      .x = {.data = base + at.x,
-            .dtype = values_type_of(rank.shape),
-            .rows = rows,
-            .cols = plan.hidden,
-            .row_stride = plan.hidden},
-      .flags = io.flags,
-      .max_sms = spec.max_sms,
-      .stream = stream,
-      .launch_error = &error,
-      .threads = threads};
+  const ExpertRowsArgs choices{.rows = rows,
+                               .local_experts = rank.shape.local_experts,
+                               .rows_of_expert = io.rows_of_expert,
+                               // Behind the last row there is room for nobody, however far.
+                               .rows_apart = std::min(io.rows_apart, rows),
+                               .row_scales = io.row_scales,
+                               .codes = expands ? io.x : MatrixRef{},
+                               .code_scales = io.x_scales,
+                               .ids = reinterpret_cast<std::int32_t*>(base + at.ids),
+                               .weights = reinterpret_cast<float*>(base + at.weights),
+                               .x = {.data = base + at.x,
+                                     .dtype = values_type_of(rank.shape),
+                                     .rows = rows,
+                                     .cols = plan.hidden,
+                                     .row_stride = plan.hidden},
+                               .flags = io.flags,
+                               .max_sms = spec.max_sms,
+                               .stream = stream,
+                               .launch_error = &error,
+                               .threads = threads};
   find_rows_kernel(plan.target)->run(choices);
   auto* sum = reinterpret_cast<float*>(base + at.sum);
   ExpertsArgs args = args_of(rank, {.x = io.x, .y = io.y, .flags = io.flags});
@@ -139,7 +135,8 @@ CallStatus MoeLayer::State::run_rows(const RowsIo& io, std::span<std::byte> work
     args.x.dtype = choices.x.dtype;
     args.x.row_stride = choices.x.row_stride;
   }
-  args.weights.local_of_expert = choices.local_of_expert;
+  args.weights.local_of_expert =
+      partials == nullptr ? rank.local_of_local.data() : rank.on_device.local_of_local();
   args.topk_ids = choices.ids;
   args.topk_weights = choices.weights;
   args.y = sum;

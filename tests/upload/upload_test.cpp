@@ -65,7 +65,7 @@ class Upload : public testing::TestWithParam<Setting> {
     packed_.experts = ExpertRange{.first = kFirst, .end = kFirst + count()};
     kernel_.arrangement = GetParam().arrangement;
     const std::vector<std::int32_t> local(kFirst + count(), 0);
-    experts_ = DeviceExperts(packed_, local, kernel_, {}, {});
+    experts_ = DeviceExperts(packed_, local, local, kernel_, {}, {});
   }
   ~Upload() override { FakeDevice::never_fail(); }
 

@@ -72,7 +72,8 @@ TEST(RandomExperts, GiveTheHostNumbersThatDiffer) {
       const auto count = std::ranges::count_if(
           result.y, [](float value) { return std::isfinite(value) && value != 0; });
       // Under frozen scales all activations of a token may be below the least that is not zero.
-      EXPECT_GT(static_cast<std::size_t>(count), result.y.size() / 2)
+      const std::size_t of_10 = acts.scale == ActScale::warmup ? 5 : 9;
+      EXPECT_GT(static_cast<std::size_t>(count), result.y.size() * of_10 / 10)
           << name_of(format) << " " << name_of(acts.format) << " " << name_of(acts.scale);
       const std::set<float> values(result.tap.begin(), result.tap.end());
       EXPECT_GT(values.size(), 10U);

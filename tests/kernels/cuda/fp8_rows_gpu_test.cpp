@@ -185,7 +185,6 @@ TEST_F(GpuFp8Rows, AreExpandedWhereSomebodyOwnsThem) {
     const DeviceMemory counts{std::span<const std::int32_t>(rows.counts)};
     const DeviceMemory ids(rows.rows * sizeof(std::int32_t));
     const DeviceMemory weights(rows.rows * sizeof(float));
-    const DeviceMemory locals(rows.counts.size() * sizeof(std::int32_t));
     const std::uint64_t element_bytes = bits_of(type) / 8;
     const DeviceMemory x(rows.x.size() * element_bytes, std::byte{0xFF});
     const DeviceMemory flags(sizeof(std::uint32_t), std::byte{0});
@@ -198,7 +197,6 @@ TEST_F(GpuFp8Rows, AreExpandedWhereSomebodyOwnsThem) {
                                     .code_scales = fp8.scales_at(x_scales.as<float>()),
                                     .ids = ids.as<std::int32_t>(),
                                     .weights = weights.as<float>(),
-                                    .local_of_expert = locals.as<std::int32_t>(),
                                     .x = {.data = x.data(),
                                           .dtype = type,
                                           .rows = rows.rows,

@@ -74,22 +74,28 @@ TEST_P(FewSlots, HaveTheBitsOfALargeCallForEveryRoutingAndCount) {  // 64 slots,
 // this routing does not, where a block does all of it, and where rows are longer than what a warp
 // looks at in one go.
 TEST_P(FewSlots, HaveTheBitsOfALargeCallOnAnyNumberOfBlocks) {
-  for (const std::uint64_t count : {9U, 300U}) {
+  struct Size {
+    std::uint64_t experts;
+    std::uint64_t inter;
+    std::uint64_t top_k;
+  };
+  for (const auto& [count, inter, top_k] : {Size{9, 1088, 6}, {300, 2304, 6}, {9, 64, 1}}) {
     const Experts experts = random_experts({.format = any_format(),
                                             .act_format = any_act(),
                                             .hidden = 320,
-                                            .inter = count == 9 ? 1088U : 2304U,
+                                            .inter = inter,
                                             .experts = count,
                                             .local = 7,
-                                            .top_k = 6},
+                                            .top_k = top_k},
                                            random_);
     const ExpertsThere there(*kernel_, experts);
     for (const Ids ids : {Ids::uniform, Ids::masked, Ids::duplicates, Ids::one}) {
       const ExpertsCall large = random_call(experts.shape, 70, ids, random_);
       const ExpertsResult expected = run_on_device(there, large);
       for (const std::uint64_t tokens : {1U, 2U, 5U, 8U}) {
-        const ExpertsCall call = first_of(large, tokens, 6);
-        SCOPED_TRACE(trace({}, call, ids) + ", experts " + std::to_string(count));
+        const ExpertsCall call = first_of(large, tokens, top_k);
+        SCOPED_TRACE(trace({}, call, ids) + ", experts " + std::to_string(count) + ", inter " +
+                     std::to_string(inter));
         for (const unsigned max_sms : {1U, 2U, 7U, 0U}) {
           const auto poison = static_cast<std::byte>(random_());
           expect_first_of(run_on_device(there, call, {.poison = poison, .max_sms = max_sms}),

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <numeric>
 
 #include "base/parallel.hpp"
 #include "formats/bf16.hpp"
@@ -55,7 +54,6 @@ void expand(const ExpertRowsArgs& args) {
 }
 
 void run(const ExpertRowsArgs& args) {
-  std::iota(args.local_of_expert, args.local_of_expert + args.local_experts, 0);
   std::fill_n(args.ids, args.rows, -1);
   for (std::uint64_t row = 0; row < args.rows; ++row)
     args.weights[row] = args.row_scales == nullptr ? 1.0F : args.row_scales[row];

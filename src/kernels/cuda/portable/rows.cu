@@ -64,7 +64,6 @@ __device__ void choose(const ExpertRowsArgs& args, unsigned block) {
     const std::uint64_t expert = base + threadIdx.x;
     const bool known = expert < args.local_experts;
     const std::uint64_t count = known ? rows_of(args, expert) : 0;
-    if (block == 0 && known) args.local_of_expert[expert] = static_cast<std::int32_t>(expert);
     const std::uint64_t sum = before + running_sum(count);
     // From here on `begin` is where the expert's rows begin, and `room` how many there can be.
     const std::uint64_t begin = args.rows_apart > 0 ? expert * args.rows_apart : sum - count;

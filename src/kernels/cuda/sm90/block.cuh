@@ -29,7 +29,7 @@ class Multiplier {
       wait_barrier(sync_.segment_full[at.place], at.parity);
       Segment& segment = shared_.segments[at.place];
       if (segment.phase == kNothing) return;
-      // What has to wait for its rows begins behind them: its block takes no other chunk before.
+      // What has to wait for its rows begins behind them: its block takes no more chunks before.
       if (!TSync::kSmall || segment.phase != kDown) note_begin(segment);
       __syncwarp();  // said aloud: it lets the compiler keep the ring's state in uniform registers
       next_ = at;
@@ -57,10 +57,15 @@ class Multiplier {
 
   template <std::uint32_t kPhase>
   __device__ void multiply(Segment& segment) {
-    if (kLooksAhead && kPhase == kDown && multiply_.at_once(segment.rows)) {
-      multiply_.bring_at_once(segment, ahead_, there_);
-      synchronise<1, kThreads>();
-    } else if (segment.same_rows == 0) {
+    bool brought = false;
+    if constexpr (kLooksAhead && kPhase == kDown) {
+      brought = multiply_.at_once(segment.rows);
+      if (brought) {
+        multiply_.bring_at_once(segment, ahead_, there_);
+        synchronise<1, kThreads>();
+      }
+    }
+    if (!brought && segment.same_rows == 0) {
       synchronise<1, kThreads>();  // nobody needs the rows before them any more
       multiply_.template bring<kPhase>(segment);
       if (TSync::kSmall) synchronise<1, kThreads>();
@@ -70,7 +75,7 @@ class Multiplier {
     if (!TSync::kSmall) synchronise<1, kThreads>();
     if (TSync::kSmall && kPhase == kDown) note_begin(segment);
     __syncwarp();
-    if (kLooksAhead) look_ahead();
+    if constexpr (kLooksAhead) look_ahead();
     const std::uint32_t units = segment.end - segment.unit;
     for (std::uint32_t unit = 0; unit < units; ++unit)
       multiply_.template unit<kPhase>(segment.rows);

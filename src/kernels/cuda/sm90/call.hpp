@@ -36,7 +36,7 @@ struct Item {
 // Of a small call (see small.cuh).
 inline constexpr std::uint32_t kSmallSlots = 64;
 inline constexpr std::uint32_t kSmallExperts = 512;
-// In these calls, and in any whose chunks come in order, all rows of x stay in place.
+// Calls of so few tokens, and all whose chunks come in order, keep all rows of x in place.
 inline constexpr std::uint32_t kTokensInPlace = 2;
 
 inline constexpr std::uint32_t kFirstExperts = 12;

@@ -54,8 +54,7 @@ constexpr Family kFamily{.variants = kVariants,
                          .small = kSmall,
                          .lay_out = lay_out,
                          .sheet_bytes = bytes_of_sheets,
-                         .form = RowForm::fp16,
-                         .in_order = true};
+                         .form = RowForm::fp16};
 
 }  // namespace
 

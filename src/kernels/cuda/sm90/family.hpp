@@ -33,7 +33,6 @@ struct Family {
   // Bytes of shared memory that sheets take.
   std::uint32_t (*sheet_bytes)(BlockFormat format, const Variant& variant);
   RowForm form = RowForm::none;  // of the rows of sheets
-  bool in_order = false;         // see small_stream.cuh
 };
 
 void run(const Family& family, const ExpertsArgs& args);

@@ -51,8 +51,7 @@ class Finisher {
                   segment.end - segment.unit);
   }
 
-  // The buffers take turns, unit by unit. The warps share the parts of a turn, or take turns where
-  // there is one part alone.
+  // The buffers take turns, unit by unit; the warps share the parts of a turn.
   template <std::uint32_t kPhase>
   __device__ __forceinline__ void finish_units(const Segment& segment) {
     const Results<kPhase> results(call_, segment.expert);
@@ -76,8 +75,7 @@ class Finisher {
     const typename Results<kPhase>::template Tokens<TArithmetic::kLifts> tokens(segment,
                                                                                 lane_ % 4 * 2);
 #pragma unroll 1
-    for (std::uint32_t part = parts == 1 ? (warp_ + turn_.place) % 2 : warp_; part < parts;
-         part += kFinishers) {
+    for (std::uint32_t part = warp_; part < parts; part += kFinishers) {
       const std::uint32_t strip = part & (strips - 1);  // a power of two
       const std::uint32_t tile = strip == part ? 0 : 1;
       const std::uint32_t column =

@@ -147,10 +147,10 @@ int launch_first(const Call& call, bool small, RowForm form, unsigned most_block
     return launch(clear_call, static_cast<unsigned>(std::min<std::uint64_t>(blocks, most_blocks)),
                   kClearThreads, 0, stream, call, bytes);
   }
-  const unsigned others =
-      form == RowForm::none
-          ? 0
-          : row_blocks(form, call.tokens, static_cast<std::uint32_t>(call.args.shape.hidden));
+  const std::uint32_t hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
+  const unsigned others = form == RowForm::none ? 0
+                                                : std::min(row_blocks(form, call.tokens, hidden),
+                                                           std::max(most_blocks, 2U) - 1);
   return launch(form == RowForm::fp16  ? prepare_slots<RowForm::fp16>
                 : form == RowForm::fp8 ? prepare_slots<RowForm::fp8>
                                        : prepare_slots<RowForm::none>,
@@ -177,8 +177,9 @@ void run(const Family& family, const ExpertsArgs& args) {
   const unsigned blocks = blocks_of(args);
   auto* stream = static_cast<cudaStream_t>(args.stream);
   const RowForm form = variant->wide > 0 ? family.form : RowForm::none;
-  call.in_order = family.in_order && !call.wide_acts && is_small(args.shape, args.tokens) &&
-                  has_few_units(args, call.experts.gate_up.units, blocks);
+  const bool small = is_small(args.shape, args.tokens);
+  call.in_order =
+      small && !call.wide_acts && has_few_units(args, call.experts.gate_up.units, blocks);
   const std::uint64_t most = piece_of(family, args.shape, args.tokens);
   for (std::uint64_t first = 0; first < args.tokens; first += most) {
     const std::uint64_t tokens = std::min(most, args.tokens - first);
@@ -187,7 +188,7 @@ void run(const Family& family, const ExpertsArgs& args) {
     call.tokens = static_cast<std::uint32_t>(tokens);
     call.slots = static_cast<std::uint32_t>(tokens * args.shape.top_k);
     // What a launch that failed would have made, the next one must not read.
-    int code = launch_first(call, is_small(args.shape, args.tokens), form, blocks, stream);
+    int code = launch_first(call, small, form, blocks, stream);
     if (code == cudaSuccess) code = launch(kernel, blocks, kBlockThreads, bytes, stream, call);
     if (code == cudaSuccess && args.act_tap != nullptr)
       code = launch(tap_acts, blocks, kThreads, 0, stream, call, form != RowForm::none);

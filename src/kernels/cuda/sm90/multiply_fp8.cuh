@@ -39,9 +39,6 @@ class Multiply<Fp8, TSync> {
     fence_for_tensor_cores();
   }
 
-  __device__ __forceinline__ bool at_once(std::uint32_t /*rows*/) const { return false; }
-  __device__ __forceinline__ uint4 look_at(const Segment& /*segment*/) const { return {}; }
-  __device__ __forceinline__ void bring_at_once(Segment& /*segment*/, uint4, bool) {}
   __device__ void keep(Segment& /*segment*/) const {}
 
   template <std::uint32_t kPhase>

@@ -10,7 +10,7 @@
 
 namespace moxie::cuda::sm90 {
 
-// How 8 rows are multiplied, by an arithmetic: bring() and unit() of its specialisations.
+// How 8 rows are multiplied: every arithmetic specialises it.
 template <class TArithmetic, class TSync>
 class Multiply;
 

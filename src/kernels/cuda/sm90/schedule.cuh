@@ -96,8 +96,8 @@ class Schedule {
   }
 
  private:
-  // Two chunks or more for every block, item after item: the first activations are there long
-  // before the last.
+  // Two chunks or more for every block, unless a chunk is one unit already, item after item: the
+  // first activations are there long before the last.
   struct Short {
     std::uint32_t units = 1;
     std::uint32_t chunks = 0;

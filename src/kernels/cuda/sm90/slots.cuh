@@ -132,8 +132,10 @@ __global__ void __launch_bounds__(kSlotThreads) prepare_slots(const __grid_const
       const std::uint32_t warp = threadIdx.x / 32;
       const auto hidden = static_cast<std::uint32_t>(call.args.shape.hidden);
       const std::uint32_t parts = parts_of_x(kForm, hidden);
-      const std::uint32_t part = (blockIdx.x - 1) * row_warps(kForm) + warp;
-      if (warp < row_warps(kForm) && part < call.tokens * parts)
+      if (warp >= row_warps(kForm)) return;
+#pragma unroll 1
+      for (std::uint32_t part = (blockIdx.x - 1) * row_warps(kForm) + warp;
+           part < call.tokens * parts; part += (gridDim.x - 1) * row_warps(kForm))
         make_x_part<kForm>(call, part / parts, part % parts);
       return;
     }

@@ -33,7 +33,7 @@ __device__ inline void feed_small(const Call& call, TSync sync, std::uint32_t ri
   ItemFinder(call, local, shared.small, scratch).find();
   arrive(sync.items_full[0]);
   if (!leads) return;
-  const Chunk chunk = schedule_of<TStages>(call, shared.small.count).chunk(ticket);
+  const Chunk chunk = schedule_of<TStages, true>(call, shared.small.count).chunk(ticket);
   feed<TStages>(call, sync, ring, shared.queue, chunk, shared.small);
 }
 

@@ -64,25 +64,25 @@ struct StoredItems {
   }
 };
 
-template <class TStages>
+template <class TStages, bool kSmall>
 __device__ __forceinline__ Schedule schedule_of(const Call& call, std::uint32_t items) {
   return {call,
           items,
           TStages::units_of(call.experts.gate_up),
           TStages::units_of(call.experts.down),
           TStages::kGrain,
-          TStages::kGrain == Grain::coarse && call.in_order};
+          kSmall && call.in_order};
 }
 
 inline constexpr std::uint32_t kAhead = 3;  // short chunks that nobody has begun
-static_assert(kAhead < Queue::kSize);
+static_assert(kAhead < Queue::kSize);       // else a barrier of chunks could be a phase behind
 
 // By one thread: takes the block's chunks behind this one, and copies what all of them read.
 template <class TStages, class TSync, class TItems>
 __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Queue& queue,
                             Chunk chunk, const TItems& items) {
   const std::uint64_t policy = evict_first();
-  const Schedule schedule = schedule_of<TStages>(call, items.count);
+  const Schedule schedule = schedule_of<TStages, TSync::kSmall>(call, items.count);
   // Chunks that are taken before anybody begins the first of them. A block starts with two, but not
   // in a small call that has nothing else for it than to wait; of short ones it takes more.
   const bool waits_at_once = TSync::kSmall && chunk.phase != kGateUp;
@@ -93,7 +93,7 @@ __device__ inline void feed(const Call& call, TSync sync, std::uint32_t ring, Qu
   Place<Queue::kSize> begun;
   for (std::uint32_t number = 0;; ++number) {
     if (number > 0) {
-      if (number > ahead) {                      // no block holds more than it must
+      if (number > ahead) {                      // no block holds more than that
         if (TSync::kSmall) launch_dependents();  // it takes a while: see below
         wait_barrier(sync.chunk_begun[begun.place], begun.parity);
         begun.next();
@@ -129,8 +129,8 @@ __device__ inline void feed_stored(const Call& call, TSync sync, std::uint32_t r
   // The first chunk's number and the count of items are on their way together.
   const std::uint32_t ticket = take_ticket(call);
   const StoredItems items(call, queue);
-  feed<TStages>(call, sync, ring, queue, schedule_of<TStages>(call, items.count).chunk(ticket),
-                items);
+  feed<TStages>(call, sync, ring, queue,
+                schedule_of<TStages, TSync::kSmall>(call, items.count).chunk(ticket), items);
 }
 
 // What a block is to do next: neighbouring units of one item, or of the phase that combines.

@@ -8,8 +8,8 @@
 
 namespace moxie::cuda::sm90 {
 
-// Grid: any; a warp takes a slot. Slots that are not computed are left alone; where sheets were
-// made ready, that has tapped them.
+// Grid: any; a warp takes a slot. Slots that are not computed are left alone; where
+// activations were made ready for sheets, that has tapped them.
 __global__ void __launch_bounds__(kThreads)
     tap_acts(const __grid_constant__ Call call, bool may_be_sheets) {
   wait_for_previous();
