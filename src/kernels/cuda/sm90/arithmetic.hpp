@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetics in which weights and activations can be multiplied.
+// The kinds of arithmetic in which weights and activations can be multiplied.
 #pragma once
 
 #include <cstdint>

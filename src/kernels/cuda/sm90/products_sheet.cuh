@@ -172,10 +172,11 @@ __device__ __forceinline__ void multiply_shared(Sums<kTiles>& sums, const Weight
 // 8 rows are quicker on each warp's own instructions.
 template <BlockFormat kFormat, int kTiles>
 struct SheetProducts<Fp16<kFormat>, kTiles> {
-  template <int kUsed, class TRing>
-  __device__ __forceinline__ static void add(Sums<kUsed>& sums, TRing& ring, const Product& product,
-                                             std::uint32_t split, std::uint32_t warp,
-                                             std::uint32_t lane, const Powers& powers) {
+  template <int kUsed, class TReader>
+  __device__ __forceinline__ static void add(Sums<kUsed>& sums, TReader& ring,
+                                             const Product& product, std::uint32_t split,
+                                             std::uint32_t warp, std::uint32_t lane,
+                                             const Powers& powers) {
     const std::uint32_t steps = product.steps_of(split);
     const std::uint32_t weights = warp * step_bytes(kFormat);
     constexpr std::uint32_t kRows = kWarps * step_bytes(kFormat);

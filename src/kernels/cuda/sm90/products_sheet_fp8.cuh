@@ -17,8 +17,8 @@ struct SheetProducts<Fp8, kTiles> {
   static constexpr std::uint32_t kStepBytes = step_bytes(Fp8::kFormat);
 
   // `split` lies in memory: there is no register for it.
-  template <int kUsed, class TRing>
-  __device__ __forceinline__ static void add(float (&sums)[2][kUsed][4], TRing& ring,
+  template <int kUsed, class TReader>
+  __device__ __forceinline__ static void add(float (&sums)[2][kUsed][4], TReader& ring,
                                              const Product& product,
                                              const volatile std::uint32_t& split,
                                              std::uint32_t warp, std::uint32_t lane,
@@ -42,8 +42,8 @@ struct SheetProducts<Fp8, kTiles> {
 
   // Tile by tile of a stage of so many steps: another one that is under way meanwhile would need
   // its registers, and is not quicker.
-  template <int kUsed, int kSteps, class TRing>
-  __device__ __forceinline__ static void add_stage(float (&sums)[2][kUsed][4], TRing& ring,
+  template <int kUsed, int kSteps, class TReader>
+  __device__ __forceinline__ static void add_stage(float (&sums)[2][kUsed][4], TReader& ring,
                                                    const Place& at) {
     constexpr std::uint32_t kRowsBytes = sheet_rows_bytes(RowForm::fp8, kTiles);
     const std::uint32_t stage = ring.wait();
