@@ -22,6 +22,7 @@
 #include "cli/placements.hpp"
 #include "cli/references.hpp"
 #include "cli/run_subject.hpp"
+#include "moxie/device.hpp"
 #include "moxie/report.hpp"
 
 namespace moxie::cli {
@@ -35,6 +36,8 @@ constexpr int kEagerPasses = 5;  // of a graph's calls, for the record
 // Tokens of a point on a GPU that are held against the reference; its layers are large.
 constexpr std::uint64_t kMostChecked = 8;
 constexpr std::uint64_t kMostSynthesised = 16;  // experts, unless asked otherwise
+constexpr std::uint64_t kMostSets = 4096;
+constexpr std::uint64_t kMostSamples = 1'000'000;
 const std::vector<std::uint64_t> kDefaultTokens = {1, 8, 64};
 
 class Bench {
@@ -127,10 +130,23 @@ class Bench {
                                      .expected = std::move(expected),
                                      .got = std::move(got)});
     };
+    const auto bound = [&](const std::optional<std::uint64_t>& given, std::uint64_t most,
+                           const std::string& option) {
+      if (given.value_or(0) > most)
+        refuse("more " + option + " than a bench takes", "at most " + std::to_string(most),
+               std::to_string(*given));
+    };
+    bound(args_.sets, kMostSets, "--sets");
+    bound(args_.samples, kMostSamples, "--samples");
     const bool own = !problem_.folder.empty();
     const bool calls_on_gpu = on_gpu() && !args_.load;
-    if (args_.load && (args_.way || args_.sets || args_.peer || !args_.act_margins.empty()))
-      refuse("--load times no calls", "no --mode, --sets, --vs and --sweep", "--load");
+    const std::string of_calls = args_.way                    ? "--mode"
+                                 : args_.sets                 ? "--sets"
+                                 : args_.peer                 ? "--vs"
+                                 : !args_.act_margins.empty() ? "--sweep"
+                                                              : "";
+    if (args_.load && !of_calls.empty())
+      refuse("--load times no calls", "no --mode, --sets, --vs and --sweep", of_calls);
     way_ = args_.way.value_or(calls_on_gpu ? BenchWay::graph : BenchWay::eager);
     const bool many = args_.experts.value_or(0) > kMostSynthesised && !args_.load;
     const bool draws = !own && (calls_on_gpu || many || args_.peer);
@@ -151,6 +167,15 @@ class Bench {
       refuse("a sweep is of all ranks", "no --rank", fmt::to_string(*args_.rank));
   }
 
+  static void require_gpu(Target target) {
+    if (list_gpus().built) return require_device(target);
+    throw Error(ErrorCode::unsupported, {.code = "MOXIE-R001",
+                                         .message = "the target's kernels are not built here",
+                                         .expected = std::string(name_of(target)),
+                                         .got = "a build without CUDA",
+                                         .hint = "see moxie devices, or use --target cpu"});
+  }
+
   [[nodiscard]] std::unique_ptr<TemporaryCheckpoint> make_checkpoint() {
     if (!problem_.folder.empty()) return nullptr;
     SynthOptions& synth = problem_.synth;
@@ -160,6 +185,7 @@ class Bench {
     if (args_.inter) synth.inter = args_.inter;
     synth.seed = seed();
     if (weights_ == BenchWeights::random) return std::make_unique<TemporaryCheckpoint>(synth);
+    if (on_gpu()) require_gpu(*args_.plan.target);  // gigabytes are not written for nothing
     return std::make_unique<TemporaryCheckpoint>(synth, console_.progress("synth"));
   }
 

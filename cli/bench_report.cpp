@@ -17,8 +17,12 @@ namespace {
 
 // Records of an earlier run by identity.
 std::map<std::string, double> read_baseline(const std::filesystem::path& path) {
-  std::ifstream stream(path);
-  if (std::error_code absent; !stream || std::filesystem::is_directory(path, absent)) {
+  // A pipe would let this wait, and a device may have no end.
+  std::error_code absent;
+  const bool is_file = std::filesystem::is_regular_file(path, absent);
+  std::ifstream stream;
+  if (is_file) stream.open(path);
+  if (!is_file || !stream) {
     throw Error(ErrorCode::usage, {.code = "MOXIE-B002",
                                    .message = "the baseline can not be read",
                                    .where = {.file = path.string()}});

@@ -64,9 +64,9 @@ std::vector<Number> parse_doubling(const std::string& flag, const std::vector<st
                           : read_count<Number>(flag, word.substr(dots + 2), Number{1});
     if (last < first || (first == 0 && last != 0))
       throw CLI::ValidationError(flag, "\"" + word + "\" is an empty range");
-    for (std::uint64_t number = first; number <= last; number *= 2) {
+    for (std::uint64_t number = first;; number *= 2) {
       numbers.push_back(static_cast<Number>(number));
-      if (number == 0) break;
+      if (number == 0 || number > last / 2) break;
     }
   }
   return numbers;

@@ -38,8 +38,12 @@ std::vector<Run> runs_of(const RankExperts& experts) {
 Placement read_placement(const std::optional<GivenPlacement>& given) {
   if (!given) return {};
   if (given->kind != PlacementKind::file) return {.kind = given->kind};
-  std::ifstream stream(given->file, std::ios::binary);
-  if (std::error_code absent; !stream || std::filesystem::is_directory(given->file, absent)) {
+  // A pipe would let this wait, and a device may have no end.
+  std::error_code absent;
+  const bool is_file = std::filesystem::is_regular_file(given->file, absent);
+  std::ifstream stream;
+  if (is_file) stream.open(given->file, std::ios::binary);
+  if (!is_file || !stream) {
     throw Error(ErrorCode::input, {.code = "MOXIE-P023",
                                    .message = "the placement can not be read",
                                    .where = {.file = given->file.string()},

@@ -6,6 +6,7 @@
 
 #include "cli/command.hpp"
 #include "cli/run_command.hpp"
+#include "moxie/device.hpp"
 
 namespace moxie {
 namespace {
@@ -56,6 +57,17 @@ TEST_F(BenchLoad, ReadsACheckpointAPackedSetAndRandomWeights) {
   EXPECT_GE(number(records({"--problem", set})[0], "bytes"), whole);
   const auto drawn = records({"--problem", "tiny", "--weights", "random"});
   EXPECT_EQ(text(*drawn[0].find("problem"), "weights"), "random");
+}
+
+// Before weights are written, which are gigabytes for the models of the field.
+TEST_F(BenchLoad, ForADeviceThatIsNotHereWritesNothing) {
+  const GpuReport gpus = list_gpus();
+  if (!device_refusal(Target::sm90, gpus).empty()) {
+    expect_refusal(gpus.built ? 5 : 4, gpus.built ? "MOXIE-E004" : "MOXIE-R001",
+                   {"bench", "--load", "--target", "sm90", "--experts", "1000000000"});
+  } else {
+    GTEST_SKIP() << "it is here";
+  }
 }
 
 TEST_F(BenchLoad, RefusesOptionsOfCalls) {

@@ -351,14 +351,20 @@ TEST_F(Bench, NamesAProblemThatIsNone) {
 }
 
 TEST_F(Bench, RefusesBeforeTheFirstRecordAndLeavesNothingC01) {
-  const std::pair<Words, const char*> wrong[] = {
-      {{"--tokens", "x"}, "MOXIE-U001"},      {{"--tokens", "2..1"}, "MOXIE-U001"},
-      {{"--samples", "0"}, "MOXIE-U001"},     {{"--threads", "0"}, "MOXIE-U001"},
-      {{"--fail-over", "-1"}, "MOXIE-U001"},  {{"--routing", "even"}, "MOXIE-U001"},
-      {{"--tp", "0"}, "MOXIE-P001"},          {{"--top-k", "9"}, "MOXIE-R007"},
-      {{"--routing", "one:8"}, "MOXIE-U003"}, {{"--baseline", at("absent")}, "MOXIE-B002"},
-      {{"--fail-over", "nan"}, "MOXIE-U001"}, {{"--fail-over", "-1"}, "MOXIE-U001"},
-      {{"--baseline", temp()}, "MOXIE-B002"}};
+  const std::pair<Words, const char*> wrong[] = {{{"--tokens", "x"}, "MOXIE-U001"},
+                                                 {{"--tokens", "2..1"}, "MOXIE-U001"},
+                                                 {{"--samples", "0"}, "MOXIE-U001"},
+                                                 {{"--threads", "0"}, "MOXIE-U001"},
+                                                 {{"--fail-over", "-1"}, "MOXIE-U001"},
+                                                 {{"--routing", "even"}, "MOXIE-U001"},
+                                                 {{"--tp", "0"}, "MOXIE-P001"},
+                                                 {{"--top-k", "9"}, "MOXIE-R007"},
+                                                 {{"--routing", "one:8"}, "MOXIE-U003"},
+                                                 {{"--baseline", at("absent")}, "MOXIE-B002"},
+                                                 {{"--baseline", "/dev/zero"}, "MOXIE-B002"},
+                                                 {{"--fail-over", "nan"}, "MOXIE-U001"},
+                                                 {{"--fail-over", "-1"}, "MOXIE-U001"},
+                                                 {{"--baseline", temp()}, "MOXIE-B002"}};
   const std::string small = file("small.json", kSmall);
   ::setenv("TMPDIR", temp().c_str(), 1);
   for (const auto& [options, code] : wrong)
@@ -464,7 +470,9 @@ TEST_F(Bench, RefusesWhatDoesNotGoTogetherB005) {
         Words{"--problem", "tiny", "--vs", "ggml", "--act-format", "fp8"},
         Words{"--problem", model, "--rank", "0"}, Words{"--problem", model, "--rank", "0"},
         Words{"--problem", model, "--weights", "random"},
-        Words{"--problem", model, "--experts", "2"}})
+        Words{"--problem", model, "--experts", "2"}, Words{"--problem", "tiny", "--sets", "4097"},
+        Words{"--problem", "tiny", "--samples", "18446744073709551615"},
+        Words{"--problem", "tiny", "--load", "--samples", "1000001"}})
     expect_refusal(2, "MOXIE-B005", Words{"bench"} + options);
   expect_refusal(2, "MOXIE-P001",
                  {"bench", "--problem", "tiny", "--weights", "random", "--rank", "1"});

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // --placement of plan, pack, run and bench.
+#include <sys/stat.h>
+
 #include <string>
 
 #include "cli/run_command.hpp"
@@ -124,6 +126,10 @@ TEST_F(Placements, FilesThatAreNoMapOfThisPlanAreRefused) {
   refuse(3, "MOXIE-P023", kTwo + file("c", R"([[0,1,2,3],[4,5,6,7]])"));
   refuse(3, "MOXIE-P023", kTwo + Words{"--placement", "file:" + at("absent.json")});
   refuse(3, "MOXIE-P023", kTwo + Words{"--placement", "file:" + model});
+  refuse(3, "MOXIE-P023", kTwo + Words{"--placement", "file:/dev/zero"});
+  const std::string pipe = at("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  refuse(3, "MOXIE-P023", kTwo + Words{"--placement", "file:" + pipe});
   refuse(3, "MOXIE-C003", kTwo + file("d", R"({"experts": [[0,1)"));
   refuse(2, "MOXIE-U001", {"--placement", "diagonal"});
   refuse(2, "MOXIE-U001", {"--placement", "file:"});

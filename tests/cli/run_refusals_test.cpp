@@ -86,6 +86,9 @@ TEST_F(RunRefusals, NameSizesThatNoCallMayHave) {
   expect_refusal(2, "MOXIE-R008",
                  {"bench", "--problem", "deepseek-v4-flash", "--experts", "2", "--tokens",
                   "1..99999999999999"});
+  expect_refusal(2, "MOXIE-R008",
+                 {"bench", "--problem", "deepseek-v4-flash", "--experts", "2", "--tokens",
+                  "1..9223372036854775808"});
   for (const char* top_k : {"4294967296", "9223372036854775808"})
     expect_refusal(2, "MOXIE-R007",
                    {"run", model_, "--tokens", "1", "--routing", "one:1", "--top-k", top_k});
