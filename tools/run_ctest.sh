@@ -21,6 +21,6 @@ reasons=$(awk '/^[0-9]+\/[0-9]+ Testing: /{name=$3} /: Skipped$/{getline; reason
 if [[ -n $reasons ]]; then
   printf '\nSkipped, and why:\n%s\n' "$reasons"
   echo
-  sed -n '/tests passed, /,$p' "$log"
+  sed -n '/tests passed, /,/^Total Test time/p' "$log"
 fi
 exit "$status"
