@@ -6,9 +6,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <system_error>
 #include <utility>
 
+#include "cli/open_file.hpp"
 #include "moxie/report.hpp"
 
 namespace moxie::cli {
@@ -17,12 +17,8 @@ namespace {
 
 // Records of an earlier run by identity.
 std::map<std::string, double> read_baseline(const std::filesystem::path& path) {
-  // A pipe would let this wait, and a device may have no end.
-  std::error_code absent;
-  const bool is_file = std::filesystem::is_regular_file(path, absent);
-  std::ifstream stream;
-  if (is_file) stream.open(path);
-  if (!is_file || !stream) {
+  std::ifstream stream = open_file(path);
+  if (!stream) {
     throw Error(ErrorCode::usage, {.code = "MOXIE-B002",
                                    .message = "the baseline can not be read",
                                    .where = {.file = path.string()}});

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <system_error>
+
+#include "cli/open_file.hpp"
 
 namespace moxie::cli {
 
@@ -38,12 +38,8 @@ std::vector<Run> runs_of(const RankExperts& experts) {
 Placement read_placement(const std::optional<GivenPlacement>& given) {
   if (!given) return {};
   if (given->kind != PlacementKind::file) return {.kind = given->kind};
-  // A pipe would let this wait, and a device may have no end.
-  std::error_code absent;
-  const bool is_file = std::filesystem::is_regular_file(given->file, absent);
-  std::ifstream stream;
-  if (is_file) stream.open(given->file, std::ios::binary);
-  if (!is_file || !stream) {
+  std::ifstream stream = open_file(given->file);
+  if (!stream) {
     throw Error(ErrorCode::input, {.code = "MOXIE-P023",
                                    .message = "the placement can not be read",
                                    .where = {.file = given->file.string()},

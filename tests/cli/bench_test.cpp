@@ -351,20 +351,14 @@ TEST_F(Bench, NamesAProblemThatIsNone) {
 }
 
 TEST_F(Bench, RefusesBeforeTheFirstRecordAndLeavesNothingC01) {
-  const std::pair<Words, const char*> wrong[] = {{{"--tokens", "x"}, "MOXIE-U001"},
-                                                 {{"--tokens", "2..1"}, "MOXIE-U001"},
-                                                 {{"--samples", "0"}, "MOXIE-U001"},
-                                                 {{"--threads", "0"}, "MOXIE-U001"},
-                                                 {{"--fail-over", "-1"}, "MOXIE-U001"},
-                                                 {{"--routing", "even"}, "MOXIE-U001"},
-                                                 {{"--tp", "0"}, "MOXIE-P001"},
-                                                 {{"--top-k", "9"}, "MOXIE-R007"},
-                                                 {{"--routing", "one:8"}, "MOXIE-U003"},
-                                                 {{"--baseline", at("absent")}, "MOXIE-B002"},
-                                                 {{"--baseline", "/dev/zero"}, "MOXIE-B002"},
-                                                 {{"--fail-over", "nan"}, "MOXIE-U001"},
-                                                 {{"--fail-over", "-1"}, "MOXIE-U001"},
-                                                 {{"--baseline", temp()}, "MOXIE-B002"}};
+  const std::pair<Words, const char*> wrong[] = {
+      {{"--tokens", "x"}, "MOXIE-U001"},      {{"--tokens", "2..1"}, "MOXIE-U001"},
+      {{"--samples", "0"}, "MOXIE-U001"},     {{"--threads", "0"}, "MOXIE-U001"},
+      {{"--fail-over", "-1"}, "MOXIE-U001"},  {{"--routing", "even"}, "MOXIE-U001"},
+      {{"--tp", "0"}, "MOXIE-P001"},          {{"--top-k", "9"}, "MOXIE-R007"},
+      {{"--routing", "one:8"}, "MOXIE-U003"}, {{"--baseline", at("absent")}, "MOXIE-B002"},
+      {{"--fail-over", "nan"}, "MOXIE-U001"}, {{"--fail-over", "-1"}, "MOXIE-U001"},
+      {{"--baseline", temp()}, "MOXIE-B002"}};
   const std::string small = file("small.json", kSmall);
   ::setenv("TMPDIR", temp().c_str(), 1);
   for (const auto& [options, code] : wrong)
@@ -373,6 +367,7 @@ TEST_F(Bench, RefusesBeforeTheFirstRecordAndLeavesNothingC01) {
                  {"bench", "--problem", small, "--baseline", file("earlier", "{\n")});
   expect_refusal(3, "MOXIE-B002",
                  {"bench", "--problem", small, "--baseline", file("empty", "{}\n")});
+  expect_refusal(2, "MOXIE-B002", {"bench", "--problem", small, "--baseline", "/dev/zero"});
   expect_refusal(4, "MOXIE-P002",
                  {"bench", "--problem", small, "--target", "sm90", "--act-format", "int8"}, {},
                  kernel_catalog().size());
