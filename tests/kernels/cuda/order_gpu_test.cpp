@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <deque>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -15,6 +16,20 @@ namespace moxie {
 namespace {
 
 using namespace test;
+
+std::vector<float> row_of(const ExpertsResult& result, std::uint64_t token, std::uint64_t hidden) {
+  const auto begin = result.y.begin() + static_cast<std::ptrdiff_t>(token * hidden);
+  return {begin, begin + static_cast<std::ptrdiff_t>(hidden)};
+}
+
+// The token `from` of one call as token `to` of another.
+void put_token(ExpertsCall& other, std::uint64_t to, const ExpertsCall& call, std::uint64_t from,
+               std::uint64_t top_k) {
+  const std::uint64_t row = call.x_stride * bits_of(call.x_type) / 8;
+  std::memcpy(other.x.data() + to * row, call.x.data() + from * row, row);
+  std::copy_n(call.ids.data() + from * top_k, top_k, other.ids.data() + to * top_k);
+  std::copy_n(call.weights.data() + from * top_k, top_k, other.weights.data() + to * top_k);
+}
 
 class KernelOrder : public CatalogGpu {
  protected:
@@ -48,6 +63,29 @@ class KernelOrder : public CatalogGpu {
       stream.wait();
       expect_identical(call.result(), eager[at]);
       if (HasFailure()) return;
+    }
+  }
+  // A token alone, and among others in batches of so many.
+  void expect_same_in_batches(const Experts& experts, Ids of_token,
+                              std::initializer_list<Ids> all_ids,
+                              std::initializer_list<std::uint64_t> counts) {
+    const ExpertsThere there(*kernel_, experts);
+    const RowsForm form = random_form(random_);
+    const ExpertsCall token = random_call(experts.shape, 1, of_token, random_, form);
+    const auto alone = row_of(run_on_device(there, token), 0, experts.shape.hidden);
+    for (const Ids ids : all_ids) {
+      for (const std::uint64_t tokens : counts) {
+        ExpertsCall batch = random_call(experts.shape, tokens, ids, random_, form);
+        const std::uint64_t at = random_() % tokens;
+        put_token(batch, at, token, 0, experts.shape.top_k);
+        SCOPED_TRACE("seed " + std::to_string(seed_) + ", " +
+                     std::string(name_of(experts.shape.act_format)) + ", inter " +
+                     std::to_string(experts.shape.inter) + ", " + std::to_string(tokens) +
+                     " tokens");
+        expect_same_bits(row_of(run_on_device(there, batch), at, experts.shape.hidden), alone,
+                         "the token");
+        if (HasFailure()) return;
+      }
     }
   }
   // Calls of two layers, one stream each, all of them on their way at once.
@@ -135,42 +173,32 @@ TEST_P(KernelOrder, TheNumberOfMultiprocessorsChangesNothing) {
   }
 }
 
-// The token `from` of one call as token `to` of another.
-void put_token(ExpertsCall& other, std::uint64_t to, const ExpertsCall& call, std::uint64_t from,
-               std::uint64_t top_k) {
-  const std::uint64_t row = call.x_stride * bits_of(call.x_type) / 8;
-  std::memcpy(other.x.data() + to * row, call.x.data() + from * row, row);
-  std::copy_n(call.ids.data() + from * top_k, top_k, other.ids.data() + to * top_k);
-  std::copy_n(call.weights.data() + from * top_k, top_k, other.weights.data() + to * top_k);
-}
-
-std::vector<float> row_of(const ExpertsResult& result, std::uint64_t token, std::uint64_t hidden) {
-  const auto begin = result.y.begin() + static_cast<std::ptrdiff_t>(token * hidden);
-  return {begin, begin + static_cast<std::ptrdiff_t>(hidden)};
-}
-
 TEST_P(KernelOrder, ATokenIsTheSameAloneAndInEveryBatch) {  // K-11
   for (const BlockFormat format : entry().formats) {
     for (const ActFormat act : entry().act_formats) {
       if (act == ActFormat::nvfp4) continue;  // its laws depend on the policy: tests/layer
-      const Experts experts = experts_of(format, act);
-      const std::uint64_t top_k = experts.shape.top_k;
-      const ExpertsThere there(*kernel_, experts);
-      const RowsForm form = random_form(random_);
-      const ExpertsCall token = random_call(experts.shape, 1, Ids::duplicates, random_, form);
-      const auto alone = row_of(run_on_device(there, token), 0, experts.shape.hidden);
-      for (const Ids ids : {Ids::uniform, Ids::one, Ids::none}) {
-        for (const std::uint64_t tokens : {2U, 8U, 9U, 64U, 512U}) {
-          ExpertsCall batch = random_call(experts.shape, tokens, ids, random_, form);
-          const std::uint64_t at = random_() % tokens;
-          put_token(batch, at, token, 0, top_k);
-          SCOPED_TRACE("seed " + std::to_string(seed_) + ", " + std::string(name_of(act)) + ", " +
-                       std::to_string(tokens) + " tokens");
-          expect_same_bits(row_of(run_on_device(there, batch), at, experts.shape.hidden), alone,
-                           "the token");
-          if (HasFailure()) return;
-        }
-      }
+      expect_same_in_batches(experts_of(format, act), Ids::duplicates,
+                             {Ids::uniform, Ids::one, Ids::none}, {2, 8, 9, 64, 512});
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Kernels may run otherwise where experts have few rows, and depending on the length of a sum.
+TEST_P(KernelOrder, ATokenIsTheSameWhetherExpertsHaveFewRowsOrMany) {
+  for (const std::uint64_t inter : {192U, 704U, 1024U}) {
+    for (const BlockFormat format : entry().formats) {
+      const Experts experts = random_experts({.format = format,
+                                              .act_format = any_act(),
+                                              .hidden = 128,
+                                              .inter = inter,
+                                              .experts = 100,
+                                              .local = 97,
+                                              .top_k = 2},
+                                             random_);
+      if (experts.shape.act_format == ActFormat::nvfp4) continue;
+      expect_same_in_batches(experts, Ids::uniform, {Ids::uniform}, {9, 33, 64, 129, 512});
+      if (HasFailure()) return;
     }
   }
 }

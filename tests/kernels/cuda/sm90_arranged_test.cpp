@@ -195,6 +195,18 @@ TEST(Sm90Arranged, PartsOfAnExpertDoNotOverlap) {
   }
 }
 
+TEST(Sm90Sheets, BeginWithFewerRowsWhereDownHasFewSteps) {
+  struct Row {
+    std::uint32_t steps;
+    std::uint32_t fp16;  // tenths of a row
+    std::uint32_t fp8;
+  };
+  for (const Row& row : {Row{1, 1, 1}, {4, 4, 6}, {11, 11, 16}, {15, 15, 16}, {48, 15, 16}}) {
+    EXPECT_EQ(sheets_from(RowForm::fp16, row.steps), row.fp16) << row.steps << " steps";
+    EXPECT_EQ(sheets_from(RowForm::fp8, row.steps), row.fp8) << row.steps << " steps";
+  }
+}
+
 TEST(Sm90Workspace, PartsAreApartAndAligned) {
   for (const auto& [act, form] : {std::pair{ActFormat::bf16, RowForm::none},
                                   {ActFormat::bf16, RowForm::fp16},

@@ -26,6 +26,15 @@ MOXIE_HD constexpr std::uint32_t words_beside(RowForm form, std::uint32_t column
   return form == RowForm::fp16 ? 1 : (columns + kFp8Group - 1) / kFp8Group;
 }
 
+// Sheets are worth it from so many tenths of a row an expert on: with fewer rows long ones end
+// unevenly. Where a strip of down has few steps it is earlier, since blocks of 8 rows add up sums
+// over warps once a unit; and it is later in FP8, where they do that for half as many.
+MOXIE_HD constexpr std::uint32_t sheets_from(RowForm form, std::uint32_t down_steps) {
+  const std::uint32_t tenths = form == RowForm::fp8 ? down_steps * 3 / 2 : down_steps;
+  const std::uint32_t most = form == RowForm::fp8 ? 16 : 15;
+  return tenths < most ? tenths : most;
+}
+
 // Up to so many rows of one expert that share a pass over its weights.
 struct Item {
   std::uint32_t expert;  // local
@@ -94,9 +103,10 @@ struct Call {
   std::uint32_t tokens = 0;
   std::uint32_t slots = 0;
   std::uint32_t item_capacity = 0;
-  std::uint32_t wide_rows = 0;  // of a wide item; 0: there are none
-  bool wide_acts = false;       // act is f32
-  bool in_order = false;        // chunks are short, item after item; see small_stream.cuh
+  std::uint32_t wide_rows = 0;    // of a wide item; 0: there are none
+  std::uint32_t sheets_from = 0;  // see sheets_from()
+  bool wide_acts = false;         // act is f32
+  bool in_order = false;          // chunks are short, item after item; see small_stream.cuh
   Powers powers;
 };
 

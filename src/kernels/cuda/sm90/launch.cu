@@ -31,10 +31,11 @@ std::uint32_t lay_out(const Family& family, const ExpertsShape& shape, std::uint
 }
 
 // Whether sheets are not worth the wait for the routing, which tells if they are: then a block
-// begins before it. An even routing gives an expert less than 1.5 rows.
-bool has_few_rows(const ExpertsShape& shape, std::uint64_t tokens) {
+// begins before it. An even routing gives an expert too few rows.
+bool has_few_rows(const Family& family, const ExpertsShape& shape, std::uint64_t tokens) {
   if (tokens <= kRowsOfTile) return true;
-  return shape.inter >= kShortSteps * kStepColumns && 2 * tokens * shape.top_k < 3 * shape.experts;
+  const auto steps = static_cast<std::uint32_t>(shape.inter / kStepColumns);
+  return 10 * tokens * shape.top_k < sheets_from(family.form, steps) * shape.experts;
 }
 
 // Whether a call is start and hand-over more than streaming; see small.cuh.
@@ -61,7 +62,7 @@ const Variant* choose(const Family& family, const ExpertsShape& shape, std::uint
     return nullptr;
   }
   for (const Variant& variant : family.variants) {
-    if (variant.wide > 0 && has_few_rows(shape, tokens)) continue;
+    if (variant.wide > 0 && has_few_rows(family, shape, tokens)) continue;
     if (tokens * shape.top_k < variant.least_rows * shape.experts) continue;
     bytes = lay_out(family, shape, kRowsOfTile, variant.narrow, memory);
     if (variant.wide > 0) bytes = std::max(bytes, family.sheet_bytes(shape.format, variant));
@@ -173,6 +174,7 @@ void run(const Family& family, const ExpertsArgs& args) {
   }
   call.experts = arranged(args.shape, args.weights.offsets);
   call.wide_rows = variant->wide_tiles * kRowsOfTile;
+  call.sheets_from = sheets_from(family.form, call.experts.down.steps);
   call.wide_acts = args.shape.act_format != ActFormat::bf16;
   const unsigned blocks = blocks_of(args);
   auto* stream = static_cast<cudaStream_t>(args.stream);

@@ -14,7 +14,6 @@
 namespace moxie::cuda::sm90 {
 
 inline constexpr std::uint32_t kSlotThreads = 1024;
-inline constexpr std::uint32_t kShortSteps = 16;  // where sums over warps cost most
 
 // Inclusive sums over the block.
 __device__ inline std::uint32_t running_sum(std::uint32_t value) {
@@ -34,9 +33,8 @@ __device__ inline std::uint32_t running_sum(std::uint32_t value) {
 }
 
 // Wide items, which run as sheets, read weights once for more rows: they are worth it where 8 rows
-// would read noticeably more. They also are where experts have 1.5 rows, since nothing is put into
-// place for an item and no sums meet in memory; where those cost most, always. With fewer rows long
-// sheets end unevenly.
+// would read noticeably more. They also are where experts have enough of them, since nothing is put
+// into place for an item and no sums meet in memory.
 __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
                                   std::uint32_t experts) {
   __shared__ std::uint32_t narrow;
@@ -56,7 +54,7 @@ __device__ inline bool wants_wide(const Call& call, const std::uint32_t* counts,
   }
   __syncthreads();
   if (narrow > wide + wide / 8) return true;
-  return call.experts.down.steps < kShortSteps || 2 * rows >= 3 * busy;
+  return 10 * rows >= call.sheets_from * busy;
 }
 
 // counts: [local experts] in shared memory; holds the experts' first items afterwards. Returns the
