@@ -38,7 +38,13 @@ unsigned usable_threads() {
 }
 
 void parallel_for(std::uint64_t count, const std::function<void(std::uint64_t)>& body) {
-  const auto threads = static_cast<unsigned>(std::min<std::uint64_t>(usable_threads(), count));
+  parallel_for(count, usable_threads(), body);
+}
+
+void parallel_for(std::uint64_t count, unsigned threads,
+                  const std::function<void(std::uint64_t)>& body) {
+  threads =
+      static_cast<unsigned>(std::min<std::uint64_t>(std::min(threads, usable_threads()), count));
   std::atomic<std::uint64_t> next{0};
   std::atomic<bool> failed{false};
   std::mutex mutex;

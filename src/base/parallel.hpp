@@ -16,6 +16,9 @@ unsigned usable_threads();
 // a body throws no further index is handed out, and the exception of the lowest index that threw is
 // thrown here.
 void parallel_for(std::uint64_t count, const std::function<void(std::uint64_t)>& body);
+// The same on at most `threads` of them.
+void parallel_for(std::uint64_t count, unsigned threads,
+                  const std::function<void(std::uint64_t)>& body);
 
 // Calls `beside` on a thread of its own while `body` runs on this one; returns when both have. What
 // `body` throws is thrown here, else what `beside` throws.

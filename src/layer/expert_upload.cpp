@@ -17,15 +17,18 @@ constexpr std::uint64_t kPageBytes = 4096;
 // Slots beside those that are being packed: one is copied, the others wait for it.
 constexpr std::size_t kSlotsOnTheirWay = 4;
 constexpr std::size_t kMostSlots = 32;
-// Blobs between copy and arrangement: with two, one is copied while the other is arranged. They are
-// to stay below a fortieth of the experts' own memory.
-constexpr std::uint64_t kMostLanes = 3;
-constexpr std::uint64_t kExpertsPerLane = 40;
+
+// Of many threads one in eight is left to who copies and to the driver: a thread that packs and has
+// to share its core with them keeps its expert, and all behind it, waiting for milliseconds.
+unsigned packing_threads() {
+  const unsigned threads = usable_threads();
+  return threads - threads / 8;
+}
 
 std::size_t slots_of(const UploadTarget& target, unsigned parts, std::uint64_t most_bytes) {
   const std::uint64_t room = most_bytes / round_up(target.packed_bytes, kPageBytes);
   // As many parts in a row as there are threads lie in so many experts.
-  const std::uint64_t packed = divide_up(usable_threads() - 1, parts) + 1;
+  const std::uint64_t packed = divide_up(packing_threads() - 1, parts) + 1;
   const std::size_t wanted = std::min(packed + kSlotsOnTheirWay, kMostSlots);
   return std::max<std::uint64_t>(1, std::min({std::uint64_t{wanted}, room, target.count}));
 }
@@ -39,12 +42,13 @@ ExpertUpload::ExpertUpload(const UploadTarget& target, PackLocal pack, StagingMe
       ring_(slots_, pack_.parts),
       pinned_(staging.room(slots_ * round_up(target.packed_bytes, kPageBytes))),
       problems_(target.count * sizeof(std::uint32_t)) {
-  const bool arranges = target.arrangement != nullptr;
-  const std::uint64_t lanes =
-      arranges ? std::clamp(target.count / kExpertsPerLane, std::uint64_t{1}, kMostLanes) : 1;
-  for (std::uint64_t lane = 0; lane < lanes; ++lane) {
-    lanes_.emplace_back();
-    if (arranges) lanes_.back().packed = device::Buffer(target.packed_bytes);
+  lanes_.emplace_back();
+  if (target.arrangement != nullptr) {
+    packed_ = device::Buffer(target.packed_bytes);
+    lanes_.back().packed = packed_.data();
+    // While one expert is arranged the next is copied, to where the last one will be.
+    if (lends_place(target.count - 1))
+      lanes_.emplace_back().packed = target.experts + (target.count - 1) * target.stride;
   }
   for (std::size_t slot = 0; slot < slots_; ++slot) copied_.emplace_back(device::EventUse::wait);
   const std::vector<std::uint32_t> none(target.count);
@@ -54,6 +58,11 @@ ExpertUpload::ExpertUpload(const UploadTarget& target, PackLocal pack, StagingMe
 ExpertUpload::~ExpertUpload() {
   // What was begun reads slots and writes experts that others may free next.
   for (const Lane& lane : lanes_) (void)lane.stream.settle();  // run() has thrown what failed
+}
+
+// The last one's place has room for a blob until it comes itself.
+bool ExpertUpload::lends_place(std::uint64_t local) const {
+  return target_.count > 1 && local == target_.count - 1 && target_.stride >= target_.packed_bytes;
 }
 
 std::span<std::byte> ExpertUpload::blob_of(std::size_t slot) const {
@@ -82,7 +91,7 @@ std::vector<std::uint32_t> ExpertUpload::run() {
 // The first experts are whole after a few parts, while others have not begun.
 void ExpertUpload::pack_all() {
   const RingCloser closer(ring_);
-  parallel_for(target_.count * pack_.parts, [&](std::uint64_t index) {
+  parallel_for(target_.count * pack_.parts, packing_threads(), [&](std::uint64_t index) {
     try {
       pack_part(index / pack_.parts, static_cast<unsigned>(index % pack_.parts));
     } catch (...) {
@@ -123,11 +132,15 @@ void ExpertUpload::copy_all() {
 }
 
 void ExpertUpload::start(const StagingRing::Filled& filled) {
+  if (lanes_.size() > 1 && lends_place(filled.item)) {
+    lanes_.back().stream.wait();
+    lanes_.pop_back();
+  }
   Lane& lane = lanes_[started_++ % lanes_.size()];
   void* stream = lane.stream.handle();
   std::byte* place = target_.experts + filled.item * target_.stride;
   const bool arranges = target_.arrangement != nullptr;
-  device::start_copy(arranges ? lane.packed.data() : place, blob_of(filled.slot), stream);
+  device::start_copy(arranges ? lane.packed : place, blob_of(filled.slot), stream);
   copied_[filled.slot].record(stream);
   if (!arranges) return;
   int code = device::fill(place, std::byte{0}, target_.stride, stream);  // its padding
@@ -135,7 +148,7 @@ void ExpertUpload::start(const StagingRing::Filled& filled) {
     code = target_.arrangement->arrange(
         {.shape = target_.shape,
          .offsets = target_.offsets,
-         .packed = lane.packed.data(),
+         .packed = lane.packed,
          .arranged = place,
          .problems = reinterpret_cast<std::uint32_t*>(problems_.data()) + filled.item,
          .stream = stream});

@@ -40,7 +40,7 @@ struct UploadTarget {
 // One load. Threads pack into slots of page-locked memory, parts of the same few experts at a time;
 // one more thread puts each slot's copy and arrangement into a stream and gives the slot back once
 // it is copied. Page-locked memory is bounded by the staging's bytes (but for one slot, which there
-// is always), device memory by a few packed blobs.
+// is always), device memory beside the experts by one packed blob.
 class ExpertUpload {
  public:
   // Errors: Error(environment) MOXIE-E003, MOXIE-E005.
@@ -55,16 +55,17 @@ class ExpertUpload {
   [[nodiscard]] std::vector<std::uint32_t> run();
 
  private:
-  // A stream with a blob of its own between copy and arrangement.
+  // A stream with room for a blob between copy and arrangement; null where nothing is arranged.
   struct Lane {
     device::Stream stream;
-    device::Buffer packed;
+    std::byte* packed = nullptr;
   };
 
   void pack_all();
   void pack_part(std::uint64_t local, unsigned part);
   void copy_all();
   void start(const StagingRing::Filled& filled);
+  [[nodiscard]] bool lends_place(std::uint64_t local) const;
   [[nodiscard]] std::span<std::byte> blob_of(std::size_t slot) const;
 
   UploadTarget target_;
@@ -72,6 +73,7 @@ class ExpertUpload {
   std::size_t slots_;
   StagingRing ring_;
   std::span<std::byte> pinned_;  // [slots, blob, rounded up to pages]
+  device::Buffer packed_;        // the first lane's
   std::deque<Lane> lanes_;
   std::deque<device::Event> copied_;  // by slot
   device::Buffer problems_;           // u32 [count]

@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -19,6 +22,23 @@ TEST(Parallel, CallsEveryIndexOnce) {
     std::vector<std::atomic<int>> calls(count);
     parallel_for(count, [&](std::uint64_t i) { ++calls.at(i); });
     for (const auto& call : calls) EXPECT_EQ(call, 1);
+  }
+}
+
+TEST(Parallel, CallsEveryIndexOnceOnAtMostSoManyThreads) {
+  for (const unsigned threads : {0U, 1U, 2U, 1000U}) {
+    std::vector<std::atomic<int>> calls(200);
+    std::mutex mutex;
+    std::set<std::thread::id> callers;
+    parallel_for(calls.size(), threads, [&](std::uint64_t i) {
+      ++calls.at(i);
+      std::this_thread::yield();
+      const std::lock_guard lock(mutex);
+      callers.insert(std::this_thread::get_id());
+    });
+    for (const auto& call : calls) EXPECT_EQ(call, 1);
+    EXPECT_LE(callers.size(), std::max<std::size_t>(1, std::min(threads, usable_threads())));
+    if (threads <= 1) EXPECT_EQ(*callers.begin(), std::this_thread::get_id());
   }
 }
 

@@ -21,6 +21,7 @@ namespace {
 
 std::atomic<int> copies_left{std::numeric_limits<int>::max()};
 std::atomic<int> alive_now{0};
+std::atomic<int> ended_at_work_now{0};
 thread_local int used_gpu = 0;
 
 // What a stream's handle points to.
@@ -31,6 +32,7 @@ class Queue {
     {
       const std::lock_guard lock(mutex_);
       ended_ = true;
+      if (busy_ || !work_.empty()) ++ended_at_work_now;
     }
     changed_.notify_all();
     thread_.join();
@@ -87,6 +89,7 @@ namespace test {
 void FakeDevice::fail_after(int copies) { copies_left = copies; }
 void FakeDevice::never_fail() { copies_left = std::numeric_limits<int>::max(); }
 int FakeDevice::alive() { return alive_now; }
+int FakeDevice::ended_at_work() { return ended_at_work_now; }
 void FakeDevice::put(void* stream, std::function<void()> work) {
   if (stream == nullptr) return work();
   static_cast<Queue*>(stream)->put(std::move(work));

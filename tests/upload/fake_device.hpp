@@ -17,6 +17,8 @@ struct FakeDevice {
   static void never_fail();
   // Streams, events and buffers that exist.
   static int alive();
+  // Streams so far that ended before their work was done: a GPU's do not wait for it.
+  static int ended_at_work();
   // Puts work into a stream; null: does it now.
   static void put(void* stream, std::function<void()> work);
 };
