@@ -18,17 +18,10 @@ constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::size_t kSlotsOnTheirWay = 4;
 constexpr std::size_t kMostSlots = 32;
 
-// Of many threads one in eight is left to who copies and to the driver: a thread that packs and has
-// to share its core with them keeps its expert, and all behind it, waiting for milliseconds.
-unsigned packing_threads() {
-  const unsigned threads = usable_threads();
-  return threads - threads / 8;
-}
-
 std::size_t slots_of(const UploadTarget& target, unsigned parts, std::uint64_t most_bytes) {
   const std::uint64_t room = most_bytes / round_up(target.packed_bytes, kPageBytes);
-  // As many parts in a row as there are threads lie in so many experts.
-  const std::uint64_t packed = divide_up(packing_threads() - 1, parts) + 1;
+  // As many parts in a row as there are threads that pack lie in so many experts.
+  const std::uint64_t packed = divide_up(packing_threads(usable_threads()) - 1, parts) + 1;
   const std::size_t wanted = std::min(packed + kSlotsOnTheirWay, kMostSlots);
   return std::max<std::uint64_t>(1, std::min({std::uint64_t{wanted}, room, target.count}));
 }
@@ -91,14 +84,15 @@ std::vector<std::uint32_t> ExpertUpload::run() {
 // The first experts are whole after a few parts, while others have not begun.
 void ExpertUpload::pack_all() {
   const RingCloser closer(ring_);
-  parallel_for(target_.count * pack_.parts, packing_threads(), [&](std::uint64_t index) {
-    try {
-      pack_part(index / pack_.parts, static_cast<unsigned>(index % pack_.parts));
-    } catch (...) {
-      ring_.stop();  // its expert will keep its slot, and others may wait for one
-      throw;
-    }
-  });
+  parallel_for(target_.count * pack_.parts, packing_threads(usable_threads()),
+               [&](std::uint64_t index) {
+                 try {
+                   pack_part(index / pack_.parts, static_cast<unsigned>(index % pack_.parts));
+                 } catch (...) {
+                   ring_.stop();  // its expert will keep its slot, and others may wait for one
+                   throw;
+                 }
+               });
 }
 
 // Once something has failed, parts of experts without a slot do nothing. All that come before the

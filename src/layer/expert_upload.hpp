@@ -37,6 +37,11 @@ struct UploadTarget {
   std::uint64_t count = 0;
 };
 
+// Of so many threads those that pack. One in eight is left to who copies and to the driver: a
+// thread that packs and has to share its core with them keeps its expert, and all behind it,
+// waiting for milliseconds.
+constexpr unsigned packing_threads(unsigned usable) { return usable - usable / 8; }
+
 // One load. Threads pack into slots of page-locked memory, parts of the same few experts at a time;
 // one more thread puts each slot's copy and arrangement into a stream and gives the slot back once
 // it is copied. Page-locked memory is bounded by the staging's bytes (but for one slot, which there
