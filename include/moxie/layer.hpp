@@ -120,7 +120,7 @@ class MOXIE_API MoeLayer {
   // target's device is not here, MOXIE-E003 when its memory is too small.
   MoeLayer(const ShardPlan& plan, const LayerSpec& spec, std::vector<PackedExperts> ranks);
   // Loads: packs the experts of each source in parallel and binds them. On a GPU the host never
-  // holds more of them than the staging has room for, on the device a few packed blobs lie beside
+  // holds more of them than the staging has room for, on the device one packed blob lies beside
   // the experts meanwhile; on the CPU they are packed into place. What is refused without the
   // experts is refused before the first is packed. Errors: as above; what a source throws, with the
   // expert and the rank where it names none, and Error(environment) MOXIE-R023 for what is no
